@@ -68,7 +68,9 @@ impl Contender {
             }
             Kind::Runtime(Way::Ix) => "loops that do not help each other, to completion".into(),
             Kind::Runtime(Way::ZygOs) => {
-                "loops that take what others have received, to completion; no interrupts".into()
+                "loops that take flows whose requests others have received, to completion; the loop that ran a request replies; no \
+                 interrupts"
+                    .into()
             }
             Kind::Runtime(Way::Ours) => {
                 format!("loops that help each other, one queue each, {QUANTUM_US} us by probes")

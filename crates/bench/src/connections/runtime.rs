@@ -27,7 +27,8 @@ const END: Duration = Duration::from_secs(2);
 pub enum Way {
     /// Each loop its own connections, to completion.
     Ix,
-    /// Idle loops take what others have received, to completion; no interrupts.
+    /// Idle loops take what others have received, to completion. Other than in ZygOS, the loop that
+    /// ran a request sends its reply, and no loop is interrupted for what it has not received.
     ZygOs,
     /// Idle loops help in all, and requests are preempted by probes.
     Ours,

@@ -152,12 +152,12 @@ pub fn measure(
         let note = format!("a request without work when many wait, {depth} staged at the worker");
         costs.add(format!("request/empty/depth-{depth}"), &rounds, note);
     }
-    for depth in [1, 4] {
+    for (row, workers, depth) in rows::STUB_WORKERS {
         let note = format!(
-            "a request through the dispatcher alone, {depth} staged: arrival, decision, message there and back; the worker runs nothing"
+            "a request through the dispatcher alone, {workers} workers with {depth} staged each: arrival, decision, message there \
+             and back; the workers run nothing"
         );
-        let rounds = decisions(bench, depth)?;
-        costs.add(format!("dispatcher/c-pre-sq/depth-{depth}"), &rounds, note);
+        costs.add(row, &decisions(bench, workers, depth)?, note);
     }
     costs.compare();
     costs.for_the_simulator();
@@ -231,8 +231,9 @@ fn empty_request(bench: &Bench, depth: usize) -> Result<f64> {
 }
 
 /// Nanoseconds a decision, by round; criterion's bench `dispatcher` has more of them.
-fn decisions(bench: &Bench, depth: usize) -> Result<Vec<f64>> {
+fn decisions(bench: &Bench, workers: usize, depth: usize) -> Result<Vec<f64>> {
     bench.rest();
+    // All stubs are one thread, so the layout has one worker.
     let config = Config::default()
         .workers(1)
         .contexts(64)
@@ -242,7 +243,7 @@ fn decisions(bench: &Bench, depth: usize) -> Result<Vec<f64>> {
     // On a thread of its own, which is pinned.
     let time = move || -> Result<Vec<f64>> {
         let layout = Layout::plan(&config)?;
-        let stubs = StubWorkers::start(&config, &layout, 1, IN_SYSTEM);
+        let stubs = StubWorkers::start(&config, &layout, workers, IN_SYSTEM);
         let mut stubs = stubs.map_err(|error| anyhow!("no stub workers: {error}"))?;
         stubs.serve(DECISIONS);
         let mut round = || {

@@ -180,6 +180,15 @@ pub const ROWS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Rows that are measured with stub workers: how many there are, and how many requests are staged
+/// at each, the running one included.
+pub const STUB_WORKERS: [(&str, usize, usize); 4] = [
+    ("dispatcher/c-pre-sq/depth-1", 1, 1),
+    ("dispatcher/c-pre-sq/depth-4", 1, 4),
+    ("dispatcher/c-pre-sq/8-workers/depth-1", 8, 1),
+    ("dispatcher/c-pre-sq/8-workers/depth-4", 8, 4),
+];
+
 /// The wholes, and the part or bound that each is compared with in its note.
 pub const COMPARED: &[(&str, &str)] = &[
     ("context/start-finish", "context/start-finish-bound"),

@@ -43,6 +43,9 @@ const WITHIN: [(&str, Option<Goal>); 4] = [
     ("rocksdb-sq-signal", None),
 ];
 
+/// GETs of `symmetric` over those of `threads`, on two cores shared with the client.
+const BOTH_CORES: Goal = Goal::AtLeast(1.6);
+
 /// The targets of all scenarios: those measured, and those that were not.
 pub fn targets(all: &[ScenarioResults]) -> Vec<Target> {
     let mut targets = Vec::new();
@@ -151,11 +154,12 @@ fn judged() -> Kind {
     Kind::Load { share: JUDGED }
 }
 
-/// Our throughput and p99 against redis-server's.
+/// Our throughput and p99 against redis-server's, and GETs with both layouts that take two cores.
 fn get_set(scenario: &Scenario) -> Vec<Asked> {
     let mut asked = Vec::new();
-    for over in ["mq", "sq", "fcfs", "mq-threads"] {
-        let judges = over != "mq-threads";
+    for over in ["mq", "sq", "fcfs", "mq-threads", "mq-symmetric"] {
+        // What shares the client's core says little of the server.
+        let judges = !["mq-threads", "mq-symmetric"].contains(&over);
         let goal = |goal| judges.then_some(goal);
         for saturation in &scenario.saturations {
             let kind = Kind::Saturation {
@@ -184,13 +188,23 @@ fn get_set(scenario: &Scenario) -> Vec<Asked> {
             goal: goal(Goal::AtMost(1.3)),
         });
     }
+    asked.extend(scenario.saturations.iter().map(|saturation| Asked {
+        what: format!("throughput, {}", saturation.name),
+        kind: Kind::Saturation {
+            name: saturation.name.to_owned(),
+        },
+        value: throughput,
+        over: "mq-symmetric",
+        under: "mq-threads",
+        goal: Some(BOTH_CORES),
+    }));
     asked
 }
 
 /// How much later GETs are answered elsewhere, at half of redis-server's capacity.
 fn get_scan() -> Vec<Asked> {
     let mut asked = Vec::new();
-    for under in ["mq", "sq", "mq-threads"] {
+    for under in ["mq", "sq", "mq-threads", "mq-symmetric"] {
         for over in ["redis", "fcfs"] {
             asked.push(Asked {
                 what: "GET p99 at 50 %".to_owned(),
@@ -291,7 +305,9 @@ fn by_seed(results: &ScenarioResults, contender: &str, slo_us: f64) -> Vec<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::Verdict;
     use crate::kv::results::tests::{cell, scenario_results};
+    use crate::kv::scenario::Saturation;
 
     #[test]
     fn ratios_pair_seeds_and_targets_are_judged_by_the_median() {
@@ -309,6 +325,31 @@ mod tests {
         let first = &results.comparisons[0];
         assert_eq!((first.pairs, first.met()), (3, Some(true)));
         assert_eq!(first.ratio.as_ref().unwrap().ratio.median, 8.0);
+    }
+
+    #[test]
+    fn layouts_on_both_cores_are_judged_by_their_gets() {
+        let scenario = &Scenario::all()[0];
+        let saturated = |contender: &str, share, saturation: &Saturation| Cell {
+            kind: Kind::Saturation {
+                name: saturation.name.to_owned(),
+            },
+            ..cell(contender, share, 1, 10.0)
+        };
+        let mut cells = Vec::new();
+        for (saturation, share) in scenario.saturations.iter().zip([0.9, 0.7]) {
+            cells.push(saturated("mq-threads", 0.5, saturation));
+            cells.push(saturated("mq-symmetric", share, saturation));
+        }
+        let mut results = scenario_results(&["mq-threads", "mq-symmetric"], cells);
+        results.name = scenario.name.to_owned();
+        complete(&mut results, scenario, 200.0);
+        let targets = targets(&[results]);
+        let verdicts: Vec<_> = (targets.iter())
+            .filter(|target| target.name.ends_with("mq-symmetric / mq-threads"))
+            .map(|target| target.verdict)
+            .collect();
+        assert_eq!(verdicts, [Verdict::Met, Verdict::Missed]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum Program {
     Kv {
         /// Which request runs next.
         policy: &'static str,
-        /// `inline` has one core, `threads` all.
+        /// `inline` has one core, the others two.
         layout: &'static str,
         /// How requests are preempted.
         preemption: Preemption,
@@ -82,6 +82,14 @@ impl Contender {
         Preemption::Auto,
         "memory",
     );
+    /// The same with a loop on each core. All of them serve one listening socket.
+    pub const SYMMETRIC: Self = kv(
+        "mq-symmetric",
+        "c-pre-mq",
+        "symmetric",
+        Preemption::Auto,
+        "memory",
+    );
     /// Ours over RocksDB, never preempting.
     pub const ROCKSDB_NONE: Self = kv(
         "rocksdb-none",
@@ -125,12 +133,12 @@ impl Contender {
         )
     }
 
-    /// Whether it runs on more cores than one.
+    /// Whether it has the client's core besides its own.
     pub fn spreads(&self) -> bool {
         matches!(
             self.program,
             Program::Kv {
-                layout: "threads",
+                layout: "threads" | "symmetric",
                 ..
             }
         )

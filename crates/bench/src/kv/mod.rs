@@ -1,10 +1,11 @@
 //! `cargo xtask bench kv`: the key-value server of `examples/kv` beside redis-server, under the
 //! same client's load.
 //!
-//! A server has one core, the client another. All contenders of a scenario are started once and
-//! filled with the same data; but for the one that is measured they are stopped (SIGSTOP), so that
-//! none disturbs another, and they take turns point by point with the same seeds. The client is
-//! `shinjuku-load` as a library: open loop, latency from the intended moment.
+//! A server has one core, the client another; servers whose layout takes two cores have the
+//! client's as well. All contenders of a scenario are started once and filled with the same data;
+//! but for the one that is measured they are stopped (SIGSTOP), so that none disturbs another, and
+//! they take turns point by point with the same seeds. The client is `shinjuku-load` as a library:
+//! open loop, latency from the intended moment.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -58,9 +59,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         &mut session.notes,
     )?;
     let spreads = |one: &Scenario| options.contenders(one).iter().any(Contender::spreads);
-    if session.cores.len() == 2 && scenarios.iter().any(spreads) {
+    if scenarios.iter().any(spreads) {
         session.notes.push(
-            "mq-threads has both cores, so one of its threads shares the client's: its latencies are not its own."
+            "mq-threads and mq-symmetric have both cores, so one of their threads shares the client's: their latencies are not their \
+             own."
                 .to_owned(),
         );
     }
@@ -265,7 +267,7 @@ impl Bench<'_> {
         let mut server = Server::start(
             contender,
             &self.binaries,
-            self.cores.0,
+            self.cores,
             &session.directory,
             &log,
         )?;

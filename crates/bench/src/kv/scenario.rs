@@ -62,6 +62,7 @@ impl Scenario {
             Contender::SQ,
             Contender::FCFS,
             Contender::THREADS,
+            Contender::SYMMETRIC,
         ];
         let rocksdb = vec![
             Contender::ROCKSDB_NONE,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use core_affinity::CoreId;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use shinjuku_loadgen::{Control, Settings};
 
 use super::contender::{Contender, Preemption, Program};
@@ -106,8 +107,7 @@ const ATTEMPTS: usize = 5;
 /// What a server is given besides its command line.
 #[derive(Clone, Debug)]
 struct Place {
-    /// Any, if none is given.
-    core: Option<CoreId>,
+    cores: Vec<CoreId>,
     log: PathBuf,
     data: Option<PathBuf>,
 }
@@ -130,27 +130,30 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server and waits until it answers. Unless it spreads over all cores it keeps to
-    /// `core`.
+    /// Starts a server and waits until it answers. It keeps to the first of `cores`, unless it
+    /// spreads over both.
     ///
     /// # Errors
     /// Its program is not there, or it ends or does not answer.
     pub fn start(
         contender: &Contender,
         binaries: &Binaries,
-        core: CoreId,
+        cores: (CoreId, CoreId),
         directory: &Path,
         name: &str,
     ) -> Result<Self> {
         let place = Place {
-            core: (!contender.spreads()).then_some(core),
+            cores: match contender.spreads() {
+                true => vec![cores.0, cores.1],
+                false => vec![cores.0],
+            },
             log: directory.join(format!("{name}.log")),
             data: contender
                 .needs_rocksdb()
                 .then(|| directory.join(format!("{name}.data"))),
         };
         if contender.program != Program::Redis {
-            let command = kv(contender, binaries, core, place.data.as_deref())?;
+            let command = kv(contender, binaries, cores.0, place.data.as_deref())?;
             let mut server = Self::launch(command, place, None)?;
             server.wait_until_it_answers()?;
             return Ok(server);
@@ -176,14 +179,14 @@ impl Server {
 
     /// Starts a Redis at the address, or, without one, a server that picks its own.
     fn launch(mut command: Command, place: Place, redis: Option<SocketAddr>) -> Result<Self> {
-        let Place { core, log, data } = place;
+        let Place { cores, log, data } = place;
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         command
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file);
         Ok(Self {
-            child: spawn(command, core)?,
+            child: spawn(command, &cores)?,
             address: redis.unwrap_or(ANYWHERE),
             log,
             is_redis: redis.is_some(),
@@ -434,17 +437,13 @@ fn kv(
     Ok(command)
 }
 
-/// Starts a command, on `core` if one is given: a child has the cores of the thread that makes it.
-fn spawn(mut command: Command, core: Option<CoreId>) -> Result<Child> {
+/// Starts a command on these cores: a child has those of the thread that makes it.
+fn spawn(mut command: Command, cores: &[CoreId]) -> Result<Child> {
     let program = command.get_program().to_string_lossy().into_owned();
+    let mut set = CpuSet::new();
+    cores.iter().for_each(|core| set.set(core.id));
     let start = move || {
-        if let Some(core) = core {
-            ensure!(
-                core_affinity::set_for_current(core),
-                "cannot pin to core {}",
-                core.id
-            );
-        }
+        sched_setaffinity(None, &set).context("cannot keep a server to its cores")?;
         command
             .spawn()
             .with_context(|| format!("cannot start {program}"))
@@ -462,6 +461,7 @@ mod tests {
     fn a_server_that_is_not_there_or_ends_at_once_is_an_error() {
         let directory = std::env::temp_dir();
         let core = core_affinity::get_core_ids().unwrap()[0];
+        let cores = (core, core);
         let binaries = |kv: &str| Binaries {
             kv: kv.into(),
             rocksdb: false,
@@ -469,7 +469,7 @@ mod tests {
         };
         let start = |contender, kv: &str| {
             let name = format!("bench-kv-test-{}", std::process::id());
-            Server::start(contender, &binaries(kv), core, &directory, &name)
+            Server::start(contender, &binaries(kv), cores, &directory, &name)
                 .unwrap_err()
                 .to_string()
         };
@@ -505,7 +505,7 @@ mod tests {
         });
         let directory = tempfile::tempdir().unwrap();
         let place = Place {
-            core: None,
+            cores: core_affinity::get_core_ids().unwrap(),
             log: directory.path().join("log"),
             data: None,
         };

@@ -51,6 +51,8 @@ const CAPACITY: Goal = Goal::AtLeast(1.8);
 const HALF: Goal = Goal::AtMost(1.3);
 const PRICE: Goal = Goal::AtMost(1.0 / 3.0);
 const KEPT: Goal = Goal::AtLeast(0.9);
+/// Of the time of the same work without probes.
+const AS_PLAIN: Goal = Goal::AtMost(1.03);
 /// The bench's check of itself.
 const AS_CALIBRATED: Goal = Goal::AtMost(1.1);
 
@@ -121,6 +123,8 @@ struct Contender {
     help: Help,
     /// Whether the dispatcher of `threads` runs requests when it has nothing else to do.
     works: bool,
+    /// Whether the requests' code has probes.
+    probes: Probes,
 }
 
 impl Contender {
@@ -131,6 +135,7 @@ impl Contender {
             depth: 1,
             help: Help::All,
             works: false,
+            probes: Probes::All,
         }
     }
 
@@ -141,6 +146,15 @@ impl Contender {
             depth,
             help: Help::All,
             works: false,
+            probes: Probes::All,
+        }
+    }
+
+    /// Code that cannot be preempted.
+    const fn plain() -> Self {
+        Self {
+            probes: Probes::None,
+            ..Self::symmetric(None)
         }
     }
 
@@ -185,6 +199,9 @@ impl Contender {
                 };
                 format!("{layout}, {quantum} us{staged}{works}")
             }
+            None if self.probes == Probes::None => {
+                format!("{layout}, to completion{staged}, plain code")
+            }
             None => format!("{layout}, to completion{staged}"),
         }
     }
@@ -227,8 +244,12 @@ impl Contender {
     }
 }
 
-/// The contenders for capacity; staged, `threads` loses least. The third and the fourth are what IX
-/// and ZygOS do on the same loops.
+/// What the contender of that name has of ZygOS.
+const ZYGOS: &str = "As in ZygOS, idle loops steal flows whose requests their own loop has received, and requests run to completion. Other \
+    than there, the loop that ran a request sends its reply, and no loop is interrupted for what it has not received.";
+
+/// The contenders for capacity; staged, `threads` loses least. The third is what IX does on the
+/// same loops, and the fourth a part of what ZygOS does: [`ZYGOS`] says which.
 const CAPACITIES: [Contender; 5] = [
     Contender::symmetric(Some(5.0)),
     Contender::threads(Some(5.0), 2),
@@ -238,8 +259,8 @@ const CAPACITIES: [Contender; 5] = [
 ];
 
 /// The contenders that show the price of a preemption. What lies between two quanta is preemptions
-/// alone; probes cost the same under both.
-const PRICES: [Contender; 8] = [
+/// alone; probes cost the same under both. The last one tells what probes and deadlines cost.
+const PRICES: [Contender; 9] = [
     Contender::symmetric(None),
     Contender::symmetric(Some(50.0)),
     Contender::symmetric(Some(5.0)),
@@ -248,6 +269,7 @@ const PRICES: [Contender; 8] = [
     Contender::threads(Some(50.0), 1),
     Contender::threads(Some(5.0), 1),
     Contender::threads(Some(5.0), 2),
+    Contender::plain(),
 ];
 
 /// What bursts run on.
@@ -264,7 +286,7 @@ impl Rig {
             _ => BATCH,
         };
         let schedule = mix.arrivals(OFFERED, self.cores.len(), Length::lasting(length), seed)?;
-        let arrivals = self.bench.plan(mix, &schedule, Probes::All)?;
+        let arrivals = self.bench.plan(mix, &schedule, one.probes)?;
         let mut config = one.config(self, mix, arrivals.len());
         if mix.mix.name() == LONG {
             config = config.contexts(TURNS);
@@ -502,7 +524,7 @@ impl Bursts {
                 all.push(symmetric.compare(other, what("short p99"), None, short));
             }
         }
-        let [_, _, often, most, .., unstaged, staged] = &PRICES;
+        let [_, rare, often, most, .., unstaged, staged, plain] = &PRICES;
         for (central, goal) in [(unstaged, Some(PRICE)), (staged, None)] {
             let mut pairs = by_repetition(&self.prices(often), &self.prices(central));
             // A price below nothing is noise, and no ratio.
@@ -518,6 +540,10 @@ impl Bursts {
         if let (Some(none), Some(most)) = (self.of(&PRICES[0]), self.of(most)) {
             let what = "capacity for long requests";
             all.push(most.compare(none, what, Some(KEPT), |one| Some(one.rate())));
+        }
+        if let (Some(rare), Some(plain)) = (self.of(rare), self.of(plain)) {
+            let what = "time of the same work, with probes and deadlines / without";
+            all.push(rare.compare(plain, what, Some(AS_PLAIN), |one| Some(one.seconds)));
         }
         all
     }
@@ -563,6 +589,7 @@ impl Bursts {
             Section {
                 heading: "Capacity".to_owned(),
                 introduction: Some(introduction),
+                notes: vec![ZYGOS.to_owned()],
                 tables: [self.capacities(), self.halves()]
                     .into_iter()
                     .flatten()
@@ -573,8 +600,8 @@ impl Bursts {
                 heading: "Preemptions".to_owned(),
                 introduction: Some(format!(
                     "Requests of 500 µs that are all alike, {TURNS} at a time in turns. The price is the time of all cores beyond that of \
-                     the same batch under 50 µs, for each preemption more: the workers', and what the dispatcher was busy for. Each figure is of \
-                     the quickest of {ATTEMPTS} batches; the others were disturbed."
+                     the same batch under 50 µs, for each preemption more: the workers', and what the dispatcher was busy for. Plain code has \
+                     no probes. Each figure is of the quickest of {ATTEMPTS} batches; the others were disturbed."
                 )),
                 tables: self.priced().into_iter().collect(),
                 ..Section::default()
@@ -696,6 +723,7 @@ mod tests {
                 batch(central_rare, 0.201, 4_000),
                 // 36,000 more take one worker 18 ms.
                 batch(central, 0.219, 40_000),
+                batch(&PRICES[8], 0.099, 0),
             ],
             ..Bursts::default()
         }
@@ -710,7 +738,7 @@ mod tests {
         assert_eq!(bursts.prices(&PRICES[7]), [], "not measured");
         let compared = bursts.compare();
         let met: Vec<_> = compared.iter().map(Comparison::met).collect();
-        assert_eq!(met, [Some(true), None, Some(true)]);
+        assert_eq!(met, [Some(true), None, Some(true), Some(true)]);
     }
 
     #[test]

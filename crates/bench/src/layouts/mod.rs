@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `service` | a pool within an ordinary process, at rising load |
 //! | `bursts` | capacity, latency and the price of preemptions, on cores of the runtime's own |
+//! | `central` | the path through a dispatcher, in cache-line round trips |
 //! | `idle` | processor time at little load |
 //!
 //! In each part the contenders take turns with the same requests.
@@ -16,14 +17,17 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::costs;
 use crate::harness::{self, Comparison, Efforts, Measured, Section, Session, Target, comparisons};
 use crate::machine::Machine;
 
 mod bursts;
+mod central;
 mod idle;
 mod service;
 
 use bursts::Bursts;
+use central::Central;
 
 /// Options of `cargo xtask bench layouts`.
 #[derive(Debug, Args)]
@@ -42,6 +46,8 @@ enum Part {
     Service,
     /// Capacity, latency and preemptions.
     Bursts,
+    /// The path through a dispatcher.
+    Central,
     /// Processor time at little load.
     Idle,
 }
@@ -63,6 +69,8 @@ pub struct Layouts {
     pub service: Vec<service::Point>,
     /// What was measured on cores of the runtime's own; null if that was not asked for.
     pub bursts: Option<Bursts>,
+    /// What the path through a dispatcher costs; null if that was not asked for.
+    pub central: Option<Central>,
     /// Processor time at little load, load by load.
     pub idle: Vec<idle::Point>,
     /// Ratios, of which those with a goal are targets.
@@ -82,6 +90,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         cores: session.cores.len(),
         service: Vec::new(),
         bursts: None,
+        central: None,
         idle: Vec::new(),
         comparisons: Vec::new(),
     };
@@ -89,8 +98,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let measured = measure(options, &machine, &mut session, &mut results);
     results.compare();
     session.notes.push(
-        "Left out: the key-value server's GETs on two cores that it shares with its client. `cargo xtask bench kv` gives the server a \
-         core of its own."
+        "`cargo xtask bench kv` has the key-value server's GETs under both layouts, on two cores that it shares with its client."
             .to_owned(),
     );
     session.end(machine, results, measured)
@@ -104,9 +112,12 @@ fn measure(
 ) -> Result<()> {
     let is_wanted = |part| options.part.is_empty() || options.part.contains(&part);
     let loads = (options.common).pick(&service::LOADS[2..5], &service::LOADS, &service::LOADS);
+    // The table of costs, as in the bench of the policies.
+    let quick = !options.common.full;
     let expected = [
         (Part::Service, service::duration(session, loads.len())),
         (Part::Bursts, bursts::duration(session)),
+        (Part::Central, costs::duration(quick)),
         (Part::Idle, idle::duration(session)),
     ];
     let wanted = expected.iter().filter(|(part, _)| is_wanted(*part));
@@ -116,6 +127,9 @@ fn measure(
     }
     if is_wanted(Part::Bursts) {
         bursts::measure(session, results.bursts.insert(Bursts::default()))?;
+    }
+    if is_wanted(Part::Central) {
+        central::measure(session, quick, results.central.insert(Central::default()))?;
     }
     if is_wanted(Part::Idle) {
         idle::measure(session, &mut results.idle)?;
@@ -145,7 +159,10 @@ impl Measured for Layouts {
         let compared = self.comparisons.iter().filter_map(Target::of);
         let never_worse = service::never_worse(&self.service);
         let bursts = self.bursts.iter().flat_map(Bursts::targets);
-        (answered.chain(compared).chain(never_worse).chain(bursts)).collect()
+        let central = self.central.iter().flat_map(Central::targets);
+        (answered.chain(compared).chain(never_worse))
+            .chain(bursts.chain(central))
+            .collect()
     }
 
     fn sections(&self) -> Vec<Section> {
@@ -154,6 +171,7 @@ impl Measured for Layouts {
             sections.push(service::section(&self.service, self.cores));
         }
         sections.extend(self.bursts.iter().flat_map(Bursts::sections));
+        sections.extend(self.central.iter().map(Central::section));
         if !self.idle.is_empty() {
             sections.push(idle::section(&self.idle));
         }

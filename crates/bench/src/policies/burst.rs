@@ -29,6 +29,8 @@ pub struct Bench {
     pub workers: usize,
     /// The first of these.
     pub worker_core: CoreId,
+    /// All cores of the contenders, the dispatcher's included.
+    pub cores: Vec<usize>,
     /// SCHED_FIFO priority of the measured threads, where permitted.
     pub realtime_priority: Option<i32>,
     /// Permission for signals.
@@ -164,16 +166,12 @@ impl Bench {
         classes: usize,
         slos_us: &[f64],
     ) -> Result<Outcome> {
-        self.burst_at_depth(
-            contender,
-            arrivals,
-            classes,
-            slos_us,
-            contender.depth(self.workers),
-        )
+        let depth = contender.depth(self.workers);
+        self.burst_at_depth(contender, arrivals, classes, slos_us, depth)
     }
 
-    /// The same with another number of requests staged at the worker than the contender's.
+    /// The same with another number of requests staged at the worker than the contender's, where
+    /// there is a dispatcher.
     pub fn burst_at_depth(
         &self,
         contender: &Contender,
@@ -183,8 +181,8 @@ impl Bench {
         depth: usize,
     ) -> Result<Outcome> {
         let mut config = self.config();
-        contender.apply(&mut config);
-        config.depth = Some(depth);
+        contender.apply(&mut config, &self.cores);
+        config.depth = contender.has_dispatcher().then_some(depth);
         config.class = (0..classes)
             .map(|class| {
                 let slo_us = slos_us.get(class).copied();
@@ -323,10 +321,47 @@ fn count(
 
 #[cfg(test)]
 mod tests {
-    use shinjuku_workload::Arrival;
+    use shinjuku_workload::{Arrival, Length};
 
     use super::super::work::Work;
     use super::*;
+
+    #[test]
+    fn loops_and_the_default_configuration_answer_everything() {
+        const REQUESTS: usize = 200;
+        let mut cores = core_affinity::get_core_ids().unwrap();
+        cores.truncate(2);
+        let bench = Bench {
+            workers: 1,
+            worker_core: cores[0],
+            cores: cores.iter().map(|core| core.id).collect(),
+            realtime_priority: None,
+            token: crate::allow_signals(),
+            mechanisms: Mechanisms::signals_alone(),
+            store: None,
+            throttling: None,
+            ended: Cell::new(None),
+        };
+        let mix = BenchMix::spinning("mid").unwrap();
+        let schedule = mix.arrivals(0.2, 1, Length::Requests(REQUESTS), 1).unwrap();
+        for (contender, layout) in [
+            (Contender::probe(5.0).symmetric(), "symmetric loop"),
+            (Contender::default_configuration(Probes::All), ""),
+            (Contender::default_configuration(Probes::None), ""),
+        ] {
+            let arrivals = mix.plan(&schedule, contender.probes, 1.0);
+            let mut config = bench
+                .config()
+                .class(["short", "long"].map(ClassConfig::new));
+            contender.apply(&mut config, &bench.cores);
+            let outcome = bench.serve(config, &arrivals, Duration::from_secs(20));
+            let outcome = outcome.unwrap();
+            let described = &outcome.description;
+            assert!(described.contains(layout), "{described}");
+            let answered = outcome.records.len();
+            assert_eq!(answered, REQUESTS, "{}: {described}", contender.name());
+        }
+    }
 
     #[test]
     fn requests_are_counted_by_class_in_one_window() {

@@ -1,7 +1,7 @@
 //! The contenders: policies, each with a way to preempt.
 
 use shinjuku::policy::{Registered, cfcfs, dfcfs, multi_queue, single_queue, stealing};
-use shinjuku::{Config, ContextKind, MechanismKind};
+use shinjuku::{Config, ContextKind, CoresConfig, LayoutKind, MechanismKind};
 
 use super::mechanisms::Mechanisms;
 use super::results::contender_name;
@@ -19,6 +19,9 @@ pub struct Contender {
     pub quantum_us: Option<f64>,
     /// Which requests poll.
     pub probes: Probes,
+    /// Who dispatches. `threads`, with a core for the dispatcher; or `symmetric`, where all cores
+    /// serve, or `auto`: the default configuration.
+    pub layout: LayoutKind,
 }
 
 /// Which requests have probes in their code.
@@ -45,6 +48,7 @@ impl Contender {
             mechanism,
             quantum_us,
             probes,
+            layout: LayoutKind::Threads,
         }
     }
 
@@ -122,6 +126,23 @@ impl Contender {
         Probes::All,
     );
 
+    /// As it stands, with a loop on each core.
+    pub const fn symmetric(self) -> Self {
+        Self {
+            layout: LayoutKind::Symmetric,
+            ..self
+        }
+    }
+
+    /// The default configuration, which chooses for itself, where these requests poll.
+    pub const fn default_configuration(probes: Probes) -> Self {
+        Self {
+            probes,
+            layout: LayoutKind::Auto,
+            ..Self::AUTO
+        }
+    }
+
     /// All that make sense with so many workers and what there is `here`.
     pub fn all(workers: usize, here: &Mechanisms) -> Vec<Self> {
         let mut all = vec![Self::FCFS];
@@ -143,6 +164,8 @@ impl Contender {
             Self::AUTO,
             Self::ESCALATION,
             Self::MQ,
+            Self::probe(5.0).symmetric(),
+            Self::default_configuration(Probes::All),
         ]);
         all.extend(here.contenders());
         all.retain(|one| here.has_signals() || !one.takes_signals());
@@ -155,10 +178,15 @@ impl Contender {
             policy: multi_queue::REGISTERED,
             ..Self::signal(50.0)
         };
+        let others = [
+            mq,
+            Self::signal(50.0).symmetric(),
+            Self::default_configuration(Probes::None),
+        ];
         Self::all(workers, here)
             .into_iter()
             .filter(|one| one.probes == Probes::None)
-            .chain(here.has_signals().then_some(mq))
+            .chain(others.into_iter().filter(|_| here.has_signals()))
             .collect()
     }
 
@@ -174,12 +202,23 @@ impl Contender {
         self.policy.label
     }
 
-    /// The mechanism's name; where requests have kernel threads, that of these.
+    /// The mechanism's name; where requests have kernel threads, that of these. The layout, unless
+    /// it is `threads`.
     pub fn mechanism_name(&self) -> String {
+        let layout = match self.layout {
+            LayoutKind::Symmetric => ", symmetric",
+            LayoutKind::Auto => ", layout auto",
+            _ => "",
+        };
         match self.contexts {
-            ContextKind::KernelThread => "kernel-thread".to_owned(),
-            _ => self.mechanism.to_string(),
+            ContextKind::KernelThread => format!("kernel-thread{layout}"),
+            _ => format!("{}{layout}", self.mechanism),
         }
+    }
+
+    /// Whether a thread only dispatches, and the others only serve.
+    pub fn has_dispatcher(&self) -> bool {
+        self.layout == LayoutKind::Threads
     }
 
     /// The row of the table of costs that says what a preemption by signal takes.
@@ -204,17 +243,31 @@ impl Contender {
     /// the dispatcher (JBSQ(2), Concord section 3.2). Under MQ the staged one would be ahead of
     /// more urgent ones that come later; and among several workers it may wait behind a long
     /// request while another worker idles, which would handicap a contender that cannot preempt.
-    /// Kernel threads would be switched between for each request.
+    /// Kernel threads would be switched between for each request; and loops stage nothing.
     pub fn depth(&self, workers: usize) -> usize {
-        if workers > 1 || self.wants_slos() || self.contexts == ContextKind::KernelThread {
+        let on_threads = self.contexts == ContextKind::KernelThread;
+        if workers > 1 || self.wants_slos() || on_threads || !self.has_dispatcher() {
             1
         } else {
             2
         }
     }
 
-    /// Sets the runtime's configuration up for it.
-    pub fn apply(&self, config: &mut Config) {
+    /// Sets the runtime's configuration up for it, on these cores.
+    pub fn apply(&self, config: &mut Config, cores: &[usize]) {
+        match self.layout {
+            LayoutKind::Auto => {
+                // No more is given.
+                config.workers = None;
+                return;
+            }
+            LayoutKind::Symmetric => {
+                config.layout = LayoutKind::Symmetric;
+                config.workers = Some(cores.len());
+                config.cores = CoresConfig::default().workers(cores.iter().copied());
+            }
+            _ => {}
+        }
         config.policy.kind = self.policy.into();
         config.context_kind = self.contexts;
         config.preemption.mechanism = self.mechanism;
@@ -235,7 +288,8 @@ mod tests {
     fn among_several_workers_nobody_has_requests_staged() {
         for workers in 1..4 {
             for one in Contender::all(workers, &Mechanisms::signals_alone()) {
-                let may_stage = !one.wants_slos() && one.contexts == ContextKind::Stack;
+                let on_stacks = one.contexts == ContextKind::Stack;
+                let may_stage = !one.wants_slos() && on_stacks && one.has_dispatcher();
                 let depth = if workers == 1 && may_stage { 2 } else { 1 };
                 assert_eq!(one.depth(workers), depth, "{} on {workers}", one.name());
             }
@@ -255,5 +309,23 @@ mod tests {
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len(), "{names:?}");
         assert_eq!(names[0], crate::policies::results::BASELINE);
+    }
+
+    #[test]
+    fn loops_have_all_cores_and_the_default_is_given_nothing() {
+        let here = Mechanisms::signals_alone();
+        let common = Config::default().workers(1);
+        for all in [Contender::all, Contender::without_probes] {
+            let of = |layout| {
+                let one = all(1, &here).into_iter().find(|one| one.layout == layout);
+                let mut config = common.clone();
+                one.unwrap().apply(&mut config, &[0, 1]);
+                config
+            };
+            let [symmetric, auto] = [LayoutKind::Symmetric, LayoutKind::Auto].map(of);
+            assert_eq!(symmetric.workers, Some(2));
+            assert_eq!(symmetric.layout, LayoutKind::Symmetric);
+            assert_eq!(auto, common.clone().workers(None));
+        }
     }
 }

@@ -59,7 +59,9 @@ const PRIORITY: i32 = 60;
 
 /// The mix on which the quantum is swept under c-PRE-SQ, the most dispersed one.
 const SWEPT_BY_ONE_QUEUE: &str = "hi";
-const QUANTA_US: [f64; 7] = [2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
+const QUANTA_US: &[f64] = &[2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
+/// Those of `--quick`.
+const QUICK_QUANTA_US: &[f64] = &[5.0, 20.0, 100.0];
 /// The mix on which it is swept under c-PRE-MQ: half 1 us, half 100 us, as in figure 7a of the
 /// Shinjuku paper (section 4.3).
 const SWEPT_BY_TYPE: &str = "mid";
@@ -152,6 +154,9 @@ pub(crate) fn permitted(
     Ok(Bench {
         workers,
         worker_core: session.cores[1],
+        cores: (session.cores[..=workers].iter())
+            .map(|core| core.id)
+            .collect(),
         realtime_priority,
         token: allow_signals(),
         mechanisms,
@@ -178,6 +183,7 @@ pub(crate) fn mixes_of(names: &[String], bench: &Bench) -> Result<Vec<BenchMix>>
 fn settings(bench: &Bench) -> RuntimeSettings {
     let depths = Contender::all(bench.workers, &bench.mechanisms)
         .into_iter()
+        .filter(Contender::has_dispatcher)
         .map(|one| (one.policy_name().to_owned(), one.depth(bench.workers)));
     let scheduler = match bench.realtime_priority {
         Some(_) => "SCHED_FIFO",
@@ -205,7 +211,10 @@ fn measure(
     let swept: Vec<_> = all
         .iter()
         .filter(|_| scope.sweep)
-        .map(|mix| (mix, swept_contenders(mix.mix.name(), &bench.mechanisms)))
+        .map(|mix| {
+            let swept = swept_contenders(mix.mix.name(), scope.quanta_us, &bench.mechanisms);
+            (mix, swept)
+        })
         .filter(|(_, contenders)| !contenders.is_empty())
         .collect();
     if scope.sweep && swept.is_empty() {
@@ -292,9 +301,10 @@ fn measure_mix(
     Ok(())
 }
 
-/// The contenders that are swept on the mix of this name: SQ by probe and by signal; or, as in
-/// figure 7a of the Shinjuku paper, MQ by all that can preempt here. None on other mixes.
-fn swept_contenders(mix: &str, here: &Mechanisms) -> Vec<Contender> {
+/// The contenders that are swept on the mix of this name: SQ by probe and by signal, over these
+/// quanta; or, as in figure 7a of the Shinjuku paper, MQ by all that can preempt here. None on
+/// other mixes.
+fn swept_contenders(mix: &str, quanta_us: &[f64], here: &Mechanisms) -> Vec<Contender> {
     let one_queue = |&quantum: &f64| vec![Contender::probe(quantum), Contender::signal(quantum)];
     let by_type = |&quantum: &f64| {
         let guest = here.guest.is_ok().then(|| Contender::guest(quantum));
@@ -306,7 +316,7 @@ fn swept_contenders(mix: &str, here: &Mechanisms) -> Vec<Contender> {
         .collect::<Vec<_>>()
     };
     let mut swept: Vec<_> = match mix {
-        SWEPT_BY_ONE_QUEUE => QUANTA_US.iter().flat_map(one_queue).collect(),
+        SWEPT_BY_ONE_QUEUE => quanta_us.iter().flat_map(one_queue).collect(),
         SWEPT_BY_TYPE => QUANTA_BY_TYPE_US.iter().flat_map(by_type).collect(),
         _ => Vec::new(),
     };
@@ -402,7 +412,7 @@ mod tests {
             (SWEPT_BY_TYPE, &guest, 3 * QUANTA_BY_TYPE_US.len()),
             ("fixed", &guest, 0),
         ] {
-            let contenders = swept_contenders(mix, here);
+            let contenders = swept_contenders(mix, QUANTA_US, here);
             assert_eq!(contenders.len(), swept, "{mix}");
             let by_type = contenders.iter().all(Contender::wants_slos);
             assert_eq!(by_type, mix == SWEPT_BY_TYPE || swept == 0, "{mix}");

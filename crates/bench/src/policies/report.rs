@@ -91,6 +91,9 @@ fn how_to_read() -> Vec<String> {
         "Load is the share of the workers' capacity that is offered. All contenders get the same arrivals and service \
          times, on the same cores, in turns."
             .to_owned(),
+        "In the layout symmetric every core serves, the dispatcher's as well, and so it may be where the layout is auto: these have the \
+         same arrivals, and more to serve them with."
+            .to_owned(),
         "Every value is the median over the repetitions; bars and the spread columns give the lowest and the highest \
          of them. A difference smaller than the spread is none."
             .to_owned(),

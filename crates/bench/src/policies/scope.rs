@@ -9,6 +9,7 @@ use clap::Args;
 use super::contender::Contender;
 use super::mechanisms::Mechanisms;
 use super::mixes::{self, BenchMix};
+use super::{QUANTA_US, QUICK_QUANTA_US};
 use crate::harness::{self, Efforts, Settings, distinct};
 
 /// Options of `cargo xtask bench`.
@@ -53,6 +54,8 @@ pub struct Scope {
     pub watch: Duration,
     /// Whether the sweep over quanta is wanted.
     pub sweep: bool,
+    /// Over which, where one queue serves all.
+    pub quanta_us: &'static [f64],
     /// Whether the cost table is wanted.
     pub costs: bool,
     /// Whether that is measured in fewer rounds.
@@ -114,6 +117,7 @@ impl Scope {
             watch: Duration::from_secs(common.pick(1, 3, 3)),
             slos_us: options.slo.iter().cloned().collect(),
             sweep: !options.no_sweep,
+            quanta_us: common.pick(QUICK_QUANTA_US, QUANTA_US, QUANTA_US),
             costs: !options.no_costs,
             quick: !common.full,
             only: options.contender.clone(),
@@ -186,6 +190,9 @@ fn check_contender(text: &str, workers: usize, here: &Mechanisms) -> Result<()> 
 
 #[cfg(test)]
 pub(super) mod tests {
+    use shinjuku::LayoutKind;
+
+    use super::super::swept_contenders;
     use super::*;
 
     pub fn scope(line: &str) -> Result<Scope, String> {
@@ -237,6 +244,37 @@ pub(super) mod tests {
             let error = scope(line).unwrap_err();
             assert!(error.contains(words), "{line}: {error}");
         }
+    }
+
+    /// The contenders that `--quick` compares take less than four minutes, the symmetric layout and
+    /// the default configuration among them.
+    #[test]
+    fn a_quick_run_takes_less_than_four_minutes() {
+        // What a burst took beside its arrivals where that was slowest, and the table of costs
+        // with both watches of the host's stalls.
+        const AROUND: f64 = 0.5;
+        const BESIDE: f64 = 10.0;
+        let here = Mechanisms::signals_alone();
+        let scope = scope("bench --quick").unwrap();
+        let mut bursts = 0;
+        for name in &scope.mixes {
+            let several = mixes::class_names(name).unwrap().len() > 1;
+            let contenders = match name.starts_with("store") {
+                true => Contender::without_probes(1, &here),
+                false => BenchMix::spinning(name).unwrap().contenders(1, &here),
+            };
+            for layout in [LayoutKind::Symmetric, LayoutKind::Auto] {
+                assert!(contenders.iter().any(|one| one.layout == layout), "{name}");
+            }
+            let swept = match several {
+                true => swept_contenders(name, scope.quanta_us, &here).len(),
+                false => 0,
+            };
+            bursts += contenders.len() * scope.loads.len() + swept;
+        }
+        let each = scope.settings.seconds_per_point + AROUND;
+        let seconds = bursts as f64 * f64::from(scope.settings.repetitions) * each + BESIDE;
+        assert!((150.0..240.0).contains(&seconds), "{seconds}");
     }
 
     #[test]

@@ -18,7 +18,8 @@ use super::results::{Class, FcfsCheck, Run};
 /// Fills in the simulated figures of one point's rows.
 ///
 /// What it leaves out: `auto`, whose quantum moves, and contenders of which only some requests have
-/// probes; policies by flow, since the simulator would draw other flows.
+/// probes; policies by flow, since the simulator would draw other flows; loops, whose costs are not
+/// in the table.
 pub fn complete(
     runs: &mut [Run],
     mix: &BenchMix,
@@ -61,7 +62,8 @@ fn p99(prediction: &Prediction, class: Class) -> Option<f64> {
 
 /// `None` for what the simulator would draw differently or cannot know.
 fn scheduler(contender: &Contender, slos_us: &[f64]) -> Option<Scheduler> {
-    if contender.probes == Probes::HalfOfLong || contender.policy.by_flow {
+    let is_drawn = !contender.policy.by_flow && contender.has_dispatcher();
+    if contender.probes == Probes::HalfOfLong || !is_drawn {
         return None;
     }
     let class = |&slo_us: &f64| ClassParameters::with_slo(Nanos((slo_us * 1e3) as u64));

@@ -392,6 +392,107 @@ fn only(core: usize) -> rustix::thread::CpuSet {
     only
 }
 
+/// Which of the swamp's requests each loop ran last, and how often another one's turn began there.
+#[derive(Default)]
+struct Turns([LoopTurns; 2]);
+
+#[derive(Default)]
+struct LoopTurns {
+    /// The loop's thread; 0: not seen yet.
+    thread: AtomicU64,
+    last: AtomicU64,
+    begun: AtomicU64,
+}
+
+impl Turns {
+    /// Those of the loop that runs the caller.
+    fn here(&self) -> &LoopTurns {
+        let thread = u64::from(
+            rustix::thread::gettid()
+                .as_raw_nonzero()
+                .get()
+                .unsigned_abs(),
+        );
+        let is_here = |one: &&LoopTurns| {
+            let (order, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let taken = one.thread.compare_exchange(0, thread, order, relaxed);
+            taken.is_ok() || taken == Err(thread)
+        };
+        self.0.iter().find(is_here).expect("there are two loops")
+    }
+}
+
+/// One loop is swamped with requests that never end, and the other helps it. What comes to the
+/// other waits for the guest that runs there, and for no further one: neither before it starts nor
+/// where it is preempted itself. So it waits for a quantum longer at most than if its loop helped
+/// nobody.
+#[test]
+fn what_comes_to_a_loop_that_helps_waits_for_one_guest_at_most() {
+    const SWAMP: u64 = 6;
+    const ROUNDS: u64 = 100;
+    let runtime = jobs(two_loops(MechanismKind::Probe));
+    let handle = runtime.handle();
+    let (turns, is_over) = <(Arc<Turns>, Arc<AtomicBool>)>::default();
+    let guests: Vec<_> = (1..=SWAMP)
+        .map(|number| {
+            let (turns, is_over) = (Arc::clone(&turns), Arc::clone(&is_over));
+            let guest = move || {
+                let start = Instant::now();
+                while !is_over.load(Ordering::Acquire) && start.elapsed() < PATIENCE {
+                    let here = turns.here();
+                    if here.last.swap(number, Ordering::Relaxed) != number {
+                        here.begun.fetch_add(1, Ordering::AcqRel);
+                    }
+                    preempt_point();
+                }
+                number
+            };
+            submit(&handle, 0, Box::new(guest))
+        })
+        .collect();
+    let begun = |at: usize| turns.0[at].begun.load(Ordering::Acquire);
+    wait_for("both loops in the swamp", || begun(0) > 0 && begun(1) > 0);
+    let mut at_home = 0;
+    for round in 0..ROUNDS {
+        let (tell, told) = mpsc::channel();
+        let theirs = Arc::clone(&turns);
+        let own = move || {
+            let here = theirs.here();
+            let at_start = here.begun.load(Ordering::Acquire);
+            let is_home = thread_name().trim_end().ends_with("loop-1");
+            // Some quanta.
+            spin_for(Duration::from_micros(350));
+            let at_end = theirs.here().begun.load(Ordering::Acquire);
+            let place = theirs.0.iter().position(|one| std::ptr::eq(one, here));
+            tell.send((is_home, place, at_start, at_end)).unwrap();
+            0
+        };
+        let mut own = submit(&handle, 1, Box::new(own));
+        // What begins before this is not counted, if that takes the submitting thread as long.
+        let before = [begun(0), begun(1)];
+        assert_eq!(own.wait_timeout(PATIENCE), Some(Ok(0)), "round {round}");
+        let (is_home, place, at_start, at_end) = told.recv().unwrap();
+        let place = place.expect("it ran at a loop");
+        // While its loop is in a turn of the swamp's dispatcher, the other one may take it.
+        if is_home {
+            at_home += 1;
+            let met = at_start.saturating_sub(before[place]);
+            assert!(met <= 1, "round {round}: {met} guests began before it");
+            assert_eq!(at_end, at_start, "round {round}: guests within it");
+        }
+        wait_for("a guest", || begun(place) > at_end);
+    }
+    assert!(at_home > ROUNDS / 2, "{at_home} of {ROUNDS} at home");
+    is_over.store(true, Ordering::Release);
+    for (number, guest) in (1..).zip(guests) {
+        assert_eq!(guest.wait(), Ok(number));
+    }
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    let helped = report.statistics.map(|statistics| statistics.helped);
+    assert!(helped.is_some_and(|helped| helped >= ROUNDS), "{helped:?}");
+}
+
 /// A request that sleeps for longer than its quantum is not preempted at once, and only what it
 /// computes is its service time.
 #[test]

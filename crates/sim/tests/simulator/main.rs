@@ -4,6 +4,7 @@ mod best_effort;
 mod claims;
 mod closed_forms;
 mod layouts;
+mod own_loop;
 mod plans;
 mod racks;
 mod servers;
