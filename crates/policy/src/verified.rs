@@ -79,7 +79,8 @@ use alloc::vec;
 
 use crate::queue::Queues;
 use crate::{
-    ClassId, FlowId, Full, Nanos, ParameterError, Policy, PolicyError, Task, TaskId, Want, WorkerId,
+    ClassId, FlowId, Full, Learner, Lesson, Nanos, ParameterError, Policy, PolicyError, Task,
+    TaskId, Want, WorkerId,
 };
 
 /// The quantum, while started requests wait, of a request that would run to completion.
@@ -110,6 +111,8 @@ pub struct Verified {
     progress_limit: u32,
     interventions: u64,
     silence: Option<Silence>,
+    /// What learns what the policy was not given.
+    learner: Option<Learner>,
 }
 
 #[derive(Clone, Copy)]
@@ -162,6 +165,7 @@ impl Verified {
             progress_limit: PROGRESS_LIMIT,
             interventions: 0,
             silence: None,
+            learner: None,
         })
     }
 
@@ -178,6 +182,18 @@ impl Verified {
             progress_limit: k,
             ..self
         })
+    }
+
+    /// Lets the policy learn what it was not given.
+    #[must_use]
+    pub fn with_learner(self, learner: Option<Learner>) -> Self {
+        Self { learner, ..self }
+    }
+
+    /// What learns what the policy was not given, if anything does.
+    #[must_use]
+    pub fn learner(&self) -> Option<&Learner> {
+        self.learner.as_ref()
     }
 
     /// A request arrives and waits. See [`Policy::arrive`].
@@ -289,6 +305,36 @@ impl Verified {
         };
         if self.error.is_none() {
             self.policy.finished_after(task, worker, ran);
+            let learner = self.learner.as_mut();
+            if let Some(lesson) = learner.and_then(|one| one.finished(task.class, ran)) {
+                self.teach(lesson);
+            }
+        }
+    }
+
+    /// The request of slot `id`, which is out, was preempted and has run for `ran` in all. The
+    /// caller says so before [`preempted`](Self::preempted).
+    #[inline]
+    pub fn ran_unfinished(&mut self, id: TaskId, ran: Nanos) {
+        let class = self.waiting.task(id).class;
+        let learner = self.learner.as_mut();
+        if let Some(lesson) = learner.and_then(|one| one.preempted(class, ran)) {
+            self.teach(lesson);
+        }
+    }
+
+    /// Tells the policy what was learnt.
+    #[cold]
+    fn teach(&mut self, lesson: Lesson) {
+        if self.error.is_some() {
+            return;
+        }
+        let class = lesson.class.unwrap_or_default();
+        if let Some(slo) = lesson.slo {
+            self.policy.set_slo(class, slo);
+        }
+        if let Some(requeue) = lesson.requeue {
+            self.policy.set_requeue(class, requeue);
         }
     }
 

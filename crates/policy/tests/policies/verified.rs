@@ -26,7 +26,7 @@ impl Sound {
             Self::Registered(registered, requeue) | Self::BeforeBestEffort(registered, requeue) => {
                 let mut parameters = Parameters::new(CAPACITY, usize::from(WORKERS));
                 parameters.quantum = Nanos(5);
-                parameters.requeue = requeue;
+                parameters.requeue = Some(requeue);
                 parameters.classes = [1, 10, 300]
                     .map(|slo| ClassParameters::with_slo(Nanos(slo)))
                     .to_vec();
