@@ -4,13 +4,14 @@ use shinjuku_policy::Nanos;
 
 use crate::config::{Config, ContextKind};
 use crate::layout::Layout;
+use crate::learned::Learned;
 
 /// The line that is logged at start.
 pub(crate) fn describe(
     config: &Config,
     layout: &Layout,
     works: Option<Nanos>,
-    policy: &str,
+    (policy, learned): (&str, Option<&Learned>),
     preemption: &str,
 ) -> String {
     let threads = match layout.inline {
@@ -41,8 +42,11 @@ pub(crate) fn describe(
             slice.as_micros_f64()
         )
     });
+    let learns = learned.map_or_else(String::new, |learned| {
+        format!(", which learns {}", learned.subjects())
+    });
     format!(
-        "{threads}{why}{depth}, {} contexts{kind}, policy {policy}; preemption {preemption}; quanta {quanta}{works}",
+        "{threads}{why}{depth}, {} contexts{kind}, policy {policy}{learns}; preemption {preemption}; quanta {quanta}{works}",
         config.contexts
     )
 }

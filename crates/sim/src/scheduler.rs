@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use shinjuku_policy::{
-    ClassId, ClassParameters, Nanos, ParameterError, Parameters, Policy, Registered, Requeue,
-    registry,
+    ClassId, ClassParameters, Learner, Nanos, ParameterError, Parameters, Policy, Registered,
+    Requeue, registry,
 };
 use shinjuku_workload::Mix;
 
@@ -44,7 +44,8 @@ enum Kind {
 
 /// What a server is built from.
 pub(crate) enum Built {
-    Policy(Box<dyn Policy>),
+    /// With what learns what it was not given.
+    Policy(Box<dyn Policy>, Option<Learner>),
     Sharing,
     PartitionedSharing,
 }
@@ -103,7 +104,7 @@ impl Scheduler {
     /// The same with another place for preempted requests.
     #[must_use]
     pub fn with_requeue(mut self, requeue: Requeue) -> Self {
-        self.parameters.requeue = requeue;
+        self.parameters.requeue = Some(requeue);
         self
     }
 
@@ -111,6 +112,14 @@ impl Scheduler {
     #[must_use]
     pub fn with_classes(mut self, classes: Vec<ClassParameters>) -> Self {
         self.parameters.classes = classes;
+        self
+    }
+
+    /// The same, which learns from service times what was not given: SLOs of classes, and the place
+    /// for preempted requests.
+    #[must_use]
+    pub fn learning(mut self) -> Self {
+        self.parameters.learns = true;
         self
     }
 
@@ -150,8 +159,11 @@ impl Scheduler {
         (parameters.capacity, parameters.workers, parameters.seed) = (capacity, workers, seed);
         parameters.best_effort.queue = capacity.div_ceil(2);
         Ok(match &self.kind {
-            Kind::Registered(registered) => Built::Policy(registered.build(&parameters)?),
-            Kind::Own(build) => Built::Policy(parameters.build_with(|own| build(own))?),
+            Kind::Registered(registered) => Built::Policy(
+                registered.build(&parameters)?,
+                Learner::new(*registered, &parameters),
+            ),
+            Kind::Own(build) => Built::Policy(parameters.build_with(|own| build(own))?, None),
             Kind::Sharing => Built::Sharing,
             Kind::PartitionedSharing => Built::PartitionedSharing,
         })

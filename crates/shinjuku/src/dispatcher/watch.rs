@@ -14,7 +14,7 @@
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
-use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
+use shinjuku_policy::{Learner, Nanos, TaskId, Want, WorkerId};
 use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
@@ -440,7 +440,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Nanos(so_far.sum::<u64>() + std::mem::take(&mut self.best_effort_time).0)
     }
 
-    /// Adapts the mechanisms' floors to what a period has shown.
+    /// Adapts the mechanisms' floors to what a period has shown, and publishes what was learnt.
     pub(super) fn adapt_floors(
         &mut self,
         counters: CountersSnapshot,
@@ -450,8 +450,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let last = std::mem::replace(&mut self.last_counters, counters);
         let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
         let all = counters.taken() - last.taken();
+        let learner = self.policy.learner();
+        let is_first_come = learner.is_some_and(Learner::is_first_come);
+        if let (Some(learned), Some(learner)) = (&self.learned, learner) {
+            learned.publish(learner.lessons());
+        }
+        let by_probe = all.saturating_sub(hard);
         self.preemption
-            .adapt(worker_time, idle, all.saturating_sub(hard), hard);
+            .adapt(worker_time, idle, by_probe, hard, is_first_come);
     }
 
     fn is_expired(&self, task: TaskId, now: Nanos) -> bool {

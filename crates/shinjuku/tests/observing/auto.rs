@@ -1,12 +1,13 @@
-//! What `auto` logs about the quanta that it changes.
+//! What `auto` logs about the quanta that it changes, and about what it learns.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shinjuku::policy::ClassId;
+use shinjuku::policy::{ClassId, Requeue};
 use shinjuku::{
-    Config, LayoutKind, MechanismKind, PreemptionConfig, QuantaKind, Runtime, handler_fn,
+    ClassConfig, Config, LayoutKind, MechanismKind, PolicyConfig, PreemptionConfig, QuantaKind,
+    Runtime, handler_fn,
 };
 use shinjuku_tests_support::PATIENCE;
 use tracing::field::{Field, Visit};
@@ -20,9 +21,13 @@ struct Messages(Arc<Mutex<Vec<(String, String)>>>);
 impl Messages {
     /// The first one that a thread of that name sent.
     fn of_thread(&self, thread: &str) -> Option<String> {
+        self.all_of_thread(thread).into_iter().next()
+    }
+
+    fn all_of_thread(&self, thread: &str) -> Vec<String> {
         let messages = self.0.lock().unwrap();
-        let mut of_thread = messages.iter().filter(|(sender, _)| sender == thread);
-        of_thread.next().map(|(_, message)| message.clone())
+        let of_thread = messages.iter().filter(|(sender, _)| sender == thread);
+        of_thread.map(|(_, message)| message.clone()).collect()
     }
 }
 
@@ -183,5 +188,90 @@ fn what_is_given_is_kept_key_by_key_and_the_rest_is_automatic() {
         let now = until_quanta_change(&runtime);
         assert!(now.starts_with("probe: no quantum below "), "{now}");
         assert!(runtime.shutdown(PATIENCE).is_clean());
+    }
+}
+
+/// Three classes under a policy that goes by SLOs: one has its SLO from the user, one its place.
+fn some_slos_given() -> Config {
+    let class = [
+        ClassConfig::new("given")
+            .slo_us(70.0)
+            .requeue(Requeue::Tail),
+        ClassConfig::new("short").requeue(Requeue::Head),
+        ClassConfig::new("long"),
+    ];
+    let policy = PolicyConfig::new("c-pre-mq");
+    let config = Config::default().workers(1).contexts(8);
+    config.class(class).policy(policy)
+}
+
+/// The SLO in force of a class by the description, in microseconds.
+fn slo_us(description: &str, class: &str) -> Option<f64> {
+    let (_, now) = description.split_once(&format!("{class}: SLO "))?;
+    now.split_once(" us")?.0.parse().ok()
+}
+
+/// A service time is never measured as shorter than it is, so each SLO has a lower bound.
+#[test]
+fn slos_that_are_not_given_are_learnt_described_and_logged() {
+    for layout in [
+        LayoutKind::Threads,
+        LayoutKind::Inline,
+        LayoutKind::Symmetric,
+    ] {
+        let messages = Messages::default();
+        let _default = tracing::subscriber::set_default(messages.clone());
+        let builder = Runtime::builder(handler_fn(spin)).config(some_slos_given().layout(layout));
+        let runtime = builder.start().unwrap();
+        let at_start = runtime.description();
+        let says = "which learns SLO (short, long), tail or head (long); preemption ";
+        assert!(at_start.contains(says), "{at_start}");
+        let give_up = Instant::now() + PATIENCE;
+        let lengths = [(0, 100), (1, 100), (2, 3_000)];
+        let said = loop {
+            for (class, micros) in lengths {
+                let request = Duration::from_micros(micros);
+                let ticket = runtime.handle().submit(ClassId(class), request).unwrap();
+                ticket.wait().unwrap();
+            }
+            let description = runtime.description();
+            let short = slo_us(&description, "short").filter(|slo| (100.0..1_000.0).contains(slo));
+            let long = slo_us(&description, "long").filter(|slo| *slo >= 3_000.0);
+            if short.is_some() && long.is_some() {
+                break description;
+            }
+            assert!(Instant::now() < give_up, "{layout:?}: {description}");
+        };
+        assert!(
+            !said.contains("given: ") && !said.contains("preempted to the head"),
+            "{said}"
+        );
+        assert!(runtime.shutdown(PATIENCE).is_clean());
+        let logged = messages.all_of_thread("shinjuku-auto");
+        let is_told =
+            |one: &String| one.starts_with("auto: short: SLO ") && one.contains("; long: SLO ");
+        assert!(logged.iter().any(is_told), "{logged:?}");
+    }
+}
+
+#[test]
+fn what_is_given_or_by_a_mechanism_with_a_name_is_not_learnt() {
+    let description = |config: Config| {
+        let builder = Runtime::builder(handler_fn(spin)).config(config.workers(1).contexts(8));
+        builder.start().unwrap().description()
+    };
+    let automatic = description(Config::default());
+    assert!(
+        automatic.contains(", which learns tail or head; "),
+        "{automatic}"
+    );
+    let place = PolicyConfig::default().requeue(Requeue::Tail);
+    let by_name = PreemptionConfig::new(MechanismKind::Probe);
+    for fixed in [
+        Config::default().policy(place),
+        Config::default().preemption(by_name),
+    ] {
+        let said = description(fixed);
+        assert!(!said.contains("learns"), "{said}");
     }
 }

@@ -144,11 +144,12 @@ impl Loops {
         let room = capacity.div_ceil(workers);
         let part = |number: usize| -> Result<Part, SimError> {
             let built = scheduler.build(room, 1, split_mix(seed, number as u64))?;
-            let Built::Policy(policy) = built else {
+            let Built::Policy(policy, learner) = built else {
                 let expected = "processor sharing has no layout: choose `central`";
                 return Err(SimError::parameter("layout", layout, expected));
             };
-            Ok(Part::new(Verified::new(policy, room)?, room))
+            let policy = Verified::new(policy, room)?.with_learner(learner);
+            Ok(Part::new(policy, room))
         };
         let core = |number: usize| Loop {
             doing: Doing::Idle,
@@ -315,9 +316,9 @@ impl Loops {
             let slot = &mut part.slots[id as usize];
             slot.remaining_ns -= ran_ns;
             let (request, quanta) = (slot.request, slot.quanta);
+            let ran = Nanos(request.service_ns - slot.remaining_ns);
             let has_ended = slot.remaining_ns == 0;
             if has_ended {
-                let ran = Nanos(request.service_ns);
                 part.policy.finished_after(TaskId(id), ANYONE, ran);
                 part.free.push(id);
                 if number == at || !self.layout.replies_at_home() {
@@ -328,6 +329,7 @@ impl Loops {
             } else {
                 slot.quanta += 1;
                 self.preemptions += 1;
+                part.policy.ran_unfinished(TaskId(id), ran);
                 part.policy.preempted(TaskId(id), ANYONE, Nanos(now));
             }
             if let Some(front) = &mut self.front {

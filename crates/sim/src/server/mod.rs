@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
-use shinjuku_policy::{Policy, Verified};
+use shinjuku_policy::{Learner, Nanos, Policy, TaskId, Verified, WorkerId};
 
 use crate::calendar::{Calendar, NEVER};
 use crate::{Layout, Outcome, Overheads, Request, SimError};
@@ -238,6 +238,13 @@ impl Server {
         })
     }
 
+    /// The same, whose policy learns what it was not given.
+    #[must_use]
+    pub fn with_learner(mut self, learner: Option<Learner>) -> Self {
+        self.policy = self.policy.with_learner(learner);
+        self
+    }
+
     /// The time of the next event, in ns; `u64::MAX` if there is none.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
@@ -345,6 +352,14 @@ impl Server {
         }
         self.set_control();
         self.take_refused()
+    }
+
+    /// The request `id`, which ran at `worker`, was preempted.
+    fn preempted(&mut self, id: u32, worker: WorkerId, now: Nanos) {
+        let slot = &self.slots[id as usize];
+        let ran = Nanos(slot.request.service_ns - slot.remaining_ns);
+        self.policy.ran_unfinished(TaskId(id), ran);
+        self.policy.preempted(TaskId(id), worker, now);
     }
 
     fn take_refused(&mut self) -> Option<Outcome> {
