@@ -944,8 +944,9 @@ fn verified_policy(
     *started = (*started / dispatchers).max(1);
     let policy = build_policy(share, own, &parameters)?;
     let learner = learner(share, own, &parameters);
+    let stretches = share.preemption.raises_quanta();
     Verified::new(policy, capacity)
-        .map(|policy| policy.with_learner(learner))
+        .map(|policy| policy.with_learner(learner).with_longer_quanta(stretches))
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
         .map_err(ConfigError::from)
 }

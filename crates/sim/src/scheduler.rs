@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use shinjuku_policy::{
     ClassId, ClassParameters, Learner, Nanos, ParameterError, Parameters, Policy, Registered,
-    Requeue, registry,
+    Requeue, Verified, registry,
 };
 use shinjuku_workload::Mix;
 
@@ -31,6 +31,8 @@ type Build = Arc<dyn Fn(&Parameters) -> Result<Box<dyn Policy>, ParameterError> 
 pub struct Scheduler {
     label: String,
     parameters: Parameters,
+    /// Whether requests that are preempted often have longer quanta.
+    stretches: bool,
     kind: Kind,
 }
 
@@ -44,8 +46,7 @@ enum Kind {
 
 /// What a server is built from.
 pub(crate) enum Built {
-    /// With what learns what it was not given.
-    Policy(Box<dyn Policy>, Option<Learner>),
+    Policy(Verified),
     Sharing,
     PartitionedSharing,
 }
@@ -123,6 +124,14 @@ impl Scheduler {
         self
     }
 
+    /// The same with [longer quanta](shinjuku_policy::verified) for requests that are preempted
+    /// often.
+    #[must_use]
+    pub fn with_longer_quanta(mut self) -> Self {
+        self.stretches = true;
+        self
+    }
+
     /// The same with these classes behind the policy, in what it leaves idle. Their requests may
     /// take half of the server's room. Processor sharing takes no notice.
     #[must_use]
@@ -159,20 +168,34 @@ impl Scheduler {
         (parameters.capacity, parameters.workers, parameters.seed) = (capacity, workers, seed);
         parameters.best_effort.queue = capacity.div_ceil(2);
         Ok(match &self.kind {
-            Kind::Registered(registered) => Built::Policy(
-                registered.build(&parameters)?,
-                Learner::new(*registered, &parameters),
-            ),
-            Kind::Own(build) => Built::Policy(parameters.build_with(|own| build(own))?, None),
+            Kind::Registered(registered) => {
+                let learner = Learner::new(*registered, &parameters);
+                self.watched(registered.build(&parameters)?, capacity, learner)?
+            }
+            Kind::Own(build) => {
+                let policy = parameters.build_with(|own| build(own))?;
+                self.watched(policy, capacity, None)?
+            }
             Kind::Sharing => Built::Sharing,
             Kind::PartitionedSharing => Built::PartitionedSharing,
         })
+    }
+
+    fn watched(
+        &self,
+        policy: Box<dyn Policy>,
+        capacity: usize,
+        learner: Option<Learner>,
+    ) -> Result<Built, ParameterError> {
+        let watched = Verified::new(policy, capacity)?.with_learner(learner);
+        Ok(Built::Policy(watched.with_longer_quanta(self.stretches)))
     }
 
     fn new(label: impl Into<String>, kind: Kind) -> Self {
         Self {
             label: label.into(),
             parameters: Parameters::new(1, 1),
+            stretches: false,
             kind,
         }
     }

@@ -92,7 +92,8 @@ pub struct QuantumInForce {
     /// `probe`, `signal` and so on as `auto` has them; `configured`, where nothing raises quanta.
     pub mechanism: String,
     /// The longer of the policy's quantum and of the floor that `auto` keeps under it; zero: gives
-    /// way at once, as best effort. `None`: runs to completion.
+    /// way at once, as best effort. `None`: runs to completion. Where there are such floors, a
+    /// request that is preempted often runs for up to four times as long.
     pub quantum: Option<Duration>,
 }
 

@@ -35,6 +35,7 @@ mod in_force;
 use std::sync::Arc;
 
 use shinjuku_policy::Nanos;
+use shinjuku_policy::verified::LONGEST_STRETCH;
 use shinjuku_preempt::{
     BACKENDS, Backend, CompiledProbes, HardPreemption, Mechanism, Prospect, Signal,
 };
@@ -142,7 +143,8 @@ impl Preemption {
             let micros = floor.raise(Nanos(0)).as_micros_f64();
             self.why += &format!("{and} {micros:.1} us by {name}");
         }
-        self.why += ", at first";
+        self.why += ", at first; requests preempted often have up to ";
+        self.why += &format!("{LONGEST_STRETCH} times their quantum");
         self.in_force = Some(Arc::new(InForce::new(floors)));
         self
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use shinjuku::policy::{ClassId, Requeue};
 use shinjuku::{
     ClassConfig, Config, CoresConfig, LayoutKind, MechanismKind, PolicyConfig, PreemptionConfig,
-    QuantaKind, Runtime, handler_fn,
+    QuantaKind, Runtime, handler_fn, preempt_point,
 };
 use shinjuku_tests_support::PATIENCE;
 use tracing::field::{Field, Visit};
@@ -274,5 +274,48 @@ fn what_is_given_or_by_a_mechanism_with_a_name_is_not_learnt() {
     ] {
         let said = description(fixed);
         assert!(!said.contains("learns"), "{said}");
+    }
+}
+
+/// How often two requests that run for so long in all, beside each other, are preempted under these
+/// quanta.
+fn preemptions(layout: LayoutKind, quanta: QuantaKind) -> u64 {
+    let by_probe = PreemptionConfig::new(MechanismKind::Probe).quanta(quanta);
+    let config = Config::default().workers(1).contexts(4).layout(layout);
+    let config = config.preemption(by_probe);
+    let config = config.policy(PolicyConfig::default().quantum_us(200.0));
+    let probing = |until: Instant| {
+        while Instant::now() < until {
+            preempt_point();
+        }
+    };
+    let builder = Runtime::builder(handler_fn(probing)).config(config);
+    let cores = CoresConfig::default().share(true);
+    let runtime = builder.cores(cores).start().unwrap();
+    let until = Instant::now() + Duration::from_millis(400);
+    let submit = |_| runtime.handle().submit(ClassId(0), until).unwrap();
+    for ticket in [(); 2].map(submit) {
+        ticket.wait().unwrap();
+    }
+    let counted = runtime.statistics().classes[0].preemptions;
+    assert!(runtime.shutdown(PATIENCE).is_clean());
+    counted
+}
+
+/// Of 400 ms, 200 us at a time, two requests would be preempted 2000 times together. Given four times
+/// as long from the 17th time on, they are preempted less than half as often.
+#[test]
+fn a_request_that_is_preempted_often_runs_for_longer_where_auto_has_the_quanta() {
+    for layout in [
+        LayoutKind::Threads,
+        LayoutKind::Inline,
+        LayoutKind::Symmetric,
+    ] {
+        let configured = preemptions(layout, QuantaKind::Configured);
+        let raised = preemptions(layout, QuantaKind::Raised);
+        assert!(
+            raised > 32 && 2 * raised < configured,
+            "{layout:?}: {raised} and {configured}"
+        );
     }
 }

@@ -144,11 +144,10 @@ impl Loops {
         let room = capacity.div_ceil(workers);
         let part = |number: usize| -> Result<Part, SimError> {
             let built = scheduler.build(room, 1, split_mix(seed, number as u64))?;
-            let Built::Policy(policy, learner) = built else {
+            let Built::Policy(policy) = built else {
                 let expected = "processor sharing has no layout: choose `central`";
                 return Err(SimError::parameter("layout", layout, expected));
             };
-            let policy = Verified::new(policy, room)?.with_learner(learner);
             Ok(Part::new(policy, room))
         };
         let core = |number: usize| Loop {

@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
-use shinjuku_policy::{Learner, Nanos, Policy, TaskId, Verified, WorkerId};
+use shinjuku_policy::{Nanos, Policy, TaskId, Verified, WorkerId};
 
 use crate::calendar::{Calendar, NEVER};
 use crate::{Layout, Outcome, Overheads, Request, SimError};
@@ -165,6 +165,12 @@ impl Server {
     /// [`SimError::Parameter`] for no workers, more than 4096, or a depth of zero;
     /// [`SimError::Policy`] for a capacity that cannot be.
     pub fn new(policy: Box<dyn Policy>, shape: Shape, seed: u64) -> Result<Self, SimError> {
+        let policy = Verified::new(policy, shape.capacity)?;
+        Self::watched(policy, shape, seed)
+    }
+
+    /// As [`new`](Self::new), of a policy that is watched already.
+    pub(crate) fn watched(policy: Verified, shape: Shape, seed: u64) -> Result<Self, SimError> {
         if !(1..=4096).contains(&shape.workers) {
             let expected = "choose 1 to 4096";
             return Err(SimError::parameter("workers", shape.workers, expected));
@@ -183,7 +189,6 @@ impl Server {
                 expected,
             ));
         }
-        let policy = Verified::new(policy, shape.capacity)?;
         let nothing = Request {
             sent_ns: 0,
             service_ns: 1,
@@ -236,13 +241,6 @@ impl Server {
             missed: 0,
             refused: None,
         })
-    }
-
-    /// The same, whose policy learns what it was not given.
-    #[must_use]
-    pub fn with_learner(mut self, learner: Option<Learner>) -> Self {
-        self.policy = self.policy.with_learner(learner);
-        self
     }
 
     /// The time of the next event, in ns; `u64::MAX` if there is none.
@@ -352,6 +350,12 @@ impl Server {
         }
         self.set_control();
         self.take_refused()
+    }
+
+    /// For how long the request `id` may run at a time, in ns; `None`: to completion.
+    fn quantum(&self, id: u32) -> Option<u64> {
+        let Nanos(quantum) = self.policy.quantum(TaskId(id))?;
+        Some(quantum.saturating_mul(self.policy.stretch(TaskId(id))))
     }
 
     /// The request `id`, which ran at `worker`, was preempted.
