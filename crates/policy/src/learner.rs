@@ -27,10 +27,9 @@
 //!
 //! The paper's rule of thumb: the tail for heavy-tailed and multi-modal service times, the head for
 //! light-tailed ones. Here a tail is heavy if there is a time after which a request that still runs
-//! is expected to go on for longer than a fresh one
-//! ([`ServiceTimes::has_heavy_tail`](ServiceTimes::has_heavy_tail)). So who is preempted goes behind
-//! requests that are expected to be shorter, and before requests that are not. Of a single queue,
-//! all requests count together.
+//! is expected to go on for longer than a fresh one ([`ServiceTimes::has_heavy_tail`]). So who is
+//! preempted goes behind requests that are expected to be shorter, and before requests that are
+//! not. Of a single queue, all requests count together.
 //!
 //! The tail is the safe choice, and so the first one. The head is chosen after [`HEAD_AFTER`]
 //! requests. A request that is preempted counts before it has finished, whenever it has run for

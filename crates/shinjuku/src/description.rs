@@ -1,6 +1,6 @@
 //! The line that a runtime logs at start: what it runs on, and what was chosen for it.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, Verified};
 
 use crate::config::{Config, ContextKind};
 use crate::layout::Layout;
@@ -11,7 +11,7 @@ pub(crate) fn describe(
     config: &Config,
     layout: &Layout,
     works: Option<Nanos>,
-    (policy, learned): (&str, Option<&Learned>),
+    policy: &str,
     preemption: &str,
 ) -> String {
     let threads = match layout.inline {
@@ -42,13 +42,19 @@ pub(crate) fn describe(
             slice.as_micros_f64()
         )
     });
-    let learns = learned.map_or_else(String::new, |learned| {
-        format!(", which learns {}", learned.subjects())
-    });
     format!(
-        "{threads}{why}{depth}, {} contexts{kind}, policy {policy}{learns}; preemption {preemption}; quanta {quanta}{works}",
+        "{threads}{why}{depth}, {} contexts{kind}, policy {policy}; preemption {preemption}; quanta {quanta}{works}",
         config.contexts
     )
+}
+
+/// The policy by its name, with what it learns.
+pub(crate) fn policy_in_words(policy: Option<&Verified>, learned: Option<&Learned>) -> String {
+    let name = policy.map_or("", Verified::name);
+    match learned {
+        Some(learned) => format!("{name}, which learns {}", learned.subjects()),
+        None => name.to_owned(),
+    }
 }
 
 /// How many requests a worker is given at a time. A loop takes what it runs.

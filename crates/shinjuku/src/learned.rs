@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use shinjuku_policy::{Lesson, Nanos, Requeue};
 
 use crate::change_log::Changing;
+use crate::config::ClassConfig;
 
 /// What is learnt, as it is now.
 #[derive(Debug)]
@@ -31,11 +32,11 @@ struct Published {
 
 impl Learned {
     /// What `lessons` say at the start.
-    pub(crate) fn new(lessons: impl Iterator<Item = Lesson>, class_names: &[String]) -> Self {
+    pub(crate) fn new(lessons: impl Iterator<Item = Lesson>, classes: &[ClassConfig]) -> Self {
         let published = |lesson: Lesson| Published {
             class: lesson
                 .class
-                .map(|class| class_names[usize::from(class.0)].clone()),
+                .map(|class| classes[usize::from(class.0)].name.clone()),
             slo: lesson.slo.map(|slo| AtomicU64::new(slo.0)),
             head: lesson.requeue.map(|place| AtomicBool::new(is_head(place))),
         };
@@ -131,14 +132,14 @@ mod tests {
         Learner::new(policy, &parameters).unwrap()
     }
 
-    fn names() -> Vec<String> {
-        ["get", "scan"].map(str::to_owned).into()
+    fn classes() -> [ClassConfig; 2] {
+        ["get", "scan"].map(ClassConfig::new)
     }
 
     #[test]
     fn what_has_changed_is_told_by_class() {
         let mut learner = learner(multi_queue::REGISTERED);
-        let learned = Learned::new(learner.lessons(), &names());
+        let learned = Learned::new(learner.lessons(), &classes());
         assert_eq!(
             learned.subjects(),
             "SLO (get, scan), tail or head (get, scan)"
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn one_queue_is_told_of_as_all_requests() {
         let learner = learner(single_queue::REGISTERED);
-        let learned = Learned::new(learner.lessons(), &names());
+        let learned = Learned::new(learner.lessons(), &classes());
         assert_eq!(learned.subjects(), "tail or head");
         let said = learned.to_string();
         assert!(

@@ -17,7 +17,7 @@ use crate::builder::{Builder, OwnPolicy, build_policy, learner};
 use crate::calibrate;
 use crate::change_log::ChangeLog;
 use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
-use crate::description::{depth, describe};
+use crate::description::{depth, describe, policy_in_words};
 use crate::dispatcher::{
     Contexts, Control, DESKS, Dispatcher, DispatcherThread, POLICY_ID, Parts, Post, Relay, Rules,
     ShutdownHandoff, slice,
@@ -157,22 +157,11 @@ impl<Tr: Transport> Threads<Tr> {
         let policies = (transports.iter())
             .map(|_| verified_policy(&share, &mut own_policies, &layout, transports.len()))
             .collect::<Result<Vec<_>, _>>()?;
-        let policy_name = policies
-            .first()
-            .map_or_else(String::new, |policy| policy.name().to_owned());
-        let works = works(&config, &layout);
-        let class_names: Vec<_> = (config.class.iter())
-            .map(|class| class.name.clone())
-            .collect();
         let learner = policies.first().and_then(Verified::learner);
-        let learned = learner.map(|learner| Learned::new(learner.lessons(), &class_names));
-        let description = describe(
-            &config,
-            &layout,
-            works,
-            (&policy_name, learned.as_ref()),
-            &preemption.why,
-        );
+        let learned = learner.map(|learner| Learned::new(learner.lessons(), &config.class));
+        let policy = policy_in_words(policies.first(), learned.as_ref());
+        let works = works(&config, &layout);
+        let description = describe(&config, &layout, works, &policy, &preemption.why);
         let arrangement = Arrangement {
             serving: workers,
             are_loops: layout.inline,
@@ -197,12 +186,12 @@ impl<Tr: Transport> Threads<Tr> {
         let names = names.chain(DESK_NAMES[..desks].iter().map(|&name| name.to_owned()));
         let recorder = Recorder::new(run_often(&layout), names);
         let mut core = Self::new(
+            &config,
             transports.len(),
             pool.handles,
             &preemption,
             (recorder, started),
-            (description, arrangement),
-            (class_names, learned),
+            (description, arrangement, learned),
         );
         let alarm = Alarm::new(workers, transports.len(), config.help);
         let attend = |(number, transport): (usize, &mut Tr)| {
@@ -252,13 +241,16 @@ impl<Tr: Transport> Threads<Tr> {
 
     /// A runtime that has no threads yet but the contexts' backing threads.
     fn new(
+        config: &Config,
         dispatchers: usize,
         handles: Handles<Job<Tr>, Done<Tr>>,
         preemption: &Preemption,
         (recorder, started): (Arc<Recorder>, Arc<Started>),
-        (description, arrangement): (String, Arrangement),
-        (class_names, learned): (Vec<String>, Option<Learned>),
+        (description, arrangement, learned): (String, Arrangement, Option<Learned>),
     ) -> Self {
+        let class_names: Vec<_> = (config.class.iter())
+            .map(|class| class.name.clone())
+            .collect();
         Self {
             control: Arc::new(Control::new()),
             orders: Arc::new(Orders::new(dispatchers)),

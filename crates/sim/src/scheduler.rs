@@ -46,7 +46,7 @@ enum Kind {
 
 /// What a server is built from.
 pub(crate) enum Built {
-    Policy(Verified),
+    Policy(Box<Verified>),
     Sharing,
     PartitionedSharing,
 }
@@ -188,7 +188,8 @@ impl Scheduler {
         learner: Option<Learner>,
     ) -> Result<Built, ParameterError> {
         let watched = Verified::new(policy, capacity)?.with_learner(learner);
-        Ok(Built::Policy(watched.with_longer_quanta(self.stretches)))
+        let watched = watched.with_longer_quanta(self.stretches);
+        Ok(Built::Policy(Box::new(watched)))
     }
 
     fn new(label: impl Into<String>, kind: Kind) -> Self {

@@ -354,8 +354,8 @@ pub struct PolicyConfig {
     /// Default 5.
     pub quantum_us: f64,
     /// Where a preempted request goes: to the `tail` or the `head` of its queue. c-pre-sq and
-    /// c-pre-mq go by it. Default: where `preemption.mechanism` is `auto`, as is learnt from service
-    /// times; else `tail`.
+    /// c-pre-mq go by it. Default: where `preemption.mechanism` is `auto`, as is learnt from
+    /// service times; else `tail`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requeue: Option<Requeue>,
     /// How often in a row a request may be preempted, while other started requests wait, before

@@ -302,8 +302,8 @@ fn preemptions(layout: LayoutKind, quanta: QuantaKind) -> u64 {
     counted
 }
 
-/// Of 400 ms, 200 us at a time, two requests would be preempted 2000 times together. Given four times
-/// as long from the 17th time on, they are preempted less than half as often.
+/// Within 400 ms, 200 us at a time, two requests would be preempted 2000 times together. Given four
+/// times as long from the 17th time on, they are preempted less than half as often.
 #[test]
 fn a_request_that_is_preempted_often_runs_for_longer_where_auto_has_the_quanta() {
     for layout in [

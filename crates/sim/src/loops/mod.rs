@@ -148,7 +148,7 @@ impl Loops {
                 let expected = "processor sharing has no layout: choose `central`";
                 return Err(SimError::parameter("layout", layout, expected));
             };
-            Ok(Part::new(policy, room))
+            Ok(Part::new(*policy, room))
         };
         let core = |number: usize| Loop {
             doing: Doing::Idle,
