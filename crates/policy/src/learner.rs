@@ -16,10 +16,10 @@
 //!   SLO = p99(S) + 14 / k * E[S] * (1 + min(C2, 1)) / 2
 //! ```
 //!
-//! The second term is the 99th percentile of the wait in an M/G/1 queue. There a share of 0.7 waits,
-//! in the mean for (1 + C2) / 2 / 0.3 mean service times, and ln(70) / 0.3 = 14. C2 is the squared
-//! coefficient of variation. Where it is above 1, requests are preempted, and then they wait as
-//! exponential ones do. With several workers the term is somewhat too long.
+//! The second term is the 99th percentile of the wait in an M/G/1 queue. There a share of 0.7
+//! waits, in the mean for (1 + C2) / 2 / 0.3 mean service times, and ln(70) / 0.3 = 14. C2 is the
+//! squared coefficient of variation. Where it is above 1, requests are preempted, and then they
+//! wait as exponential ones do. With several workers the term is somewhat too long.
 //!
 //! Before a class has finished some requests it has the least SLO given to any class, or 1 ms.
 //!

@@ -326,8 +326,8 @@ fn what_is_given_or_by_a_mechanism_with_a_name_is_not_learnt() {
     }
 }
 
-/// For how long two requests run at a time in the mean, beside each other, until they were preempted
-/// 300 times under these quanta.
+/// For how long two requests run at a time in the mean, beside each other, until they were
+/// preempted 300 times under these quanta.
 fn mean_turn(layout: LayoutKind, quanta: QuantaKind) -> Duration {
     let by_probe = PreemptionConfig::new(MechanismKind::Probe).quanta(quanta);
     let config = Config::default().workers(1).contexts(4).layout(layout);
