@@ -34,8 +34,8 @@ use alloc::vec;
 use crate::queue::Queues;
 use crate::verified::GIVES_WAY;
 use crate::{
-    BestEffortParameters, ClassId, Full, Nanos, ParameterError, Policy, Task, TaskId, Want,
-    WorkerId,
+    BestEffortParameters, ClassId, Full, Nanos, ParameterError, Policy, Requeue, Task, TaskId,
+    Want, WorkerId,
 };
 
 const QUEUE: usize = 0;
@@ -177,6 +177,14 @@ impl Policy for BestEffort {
             true => Some(GIVES_WAY),
             false => self.inner.quantum(task),
         }
+    }
+
+    fn set_slo(&mut self, class: ClassId, slo: Nanos) {
+        self.inner.set_slo(class, slo);
+    }
+
+    fn set_requeue(&mut self, class: ClassId, requeue: Requeue) {
+        self.inner.set_requeue(class, requeue);
     }
 
     fn waiting(&self, worker: WorkerId, want: Want) -> usize {

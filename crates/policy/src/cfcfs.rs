@@ -32,6 +32,7 @@ pub const REGISTERED: Registered = Registered {
     after: "the classic",
     preempts: false,
     needs_slo: false,
+    requeues: false,
     by_class: false,
     by_flow: false,
     by_worker: false,

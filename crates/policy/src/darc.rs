@@ -83,6 +83,7 @@ pub const REGISTERED: Registered = Registered {
     after: "Perséphone",
     preempts: false,
     needs_slo: false,
+    requeues: false,
     by_class: true,
     by_flow: false,
     by_worker: true,

@@ -38,6 +38,7 @@ pub const REGISTERED: Registered = Registered {
     after: "IX",
     preempts: false,
     needs_slo: false,
+    requeues: false,
     by_class: false,
     by_flow: true,
     by_worker: true,

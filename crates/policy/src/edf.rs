@@ -3,6 +3,7 @@
 //! - Each class has a *budget*: a request's deadline is its arrival plus its class's budget, which
 //!   is the class's SLO by default. A budget may be negative: the request is late when it arrives.
 //!   A request that brings a deadline keeps that one ([`Policy::arrive_due`](crate::Policy)).
+//! - A budget that is learnt applies to requests that arrive from then on.
 //! - Next is the waiting request with the earliest deadline; ties go by order of arrival.
 //! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to
 //!   its place by deadline: a request with an earlier deadline that arrived meanwhile goes first.
@@ -14,7 +15,7 @@
 
 use alloc::boxed::Box;
 
-use crate::ParameterError;
+use crate::Nanos;
 use crate::ranked::{Rank, Ranked, Rule};
 use crate::registry::Registered;
 
@@ -26,18 +27,14 @@ pub const REGISTERED: Registered = Registered {
     after: "TailGuard",
     preempts: true,
     needs_slo: true,
+    requeues: false,
     by_class: true,
     by_flow: false,
     by_worker: false,
     build: |parameters| {
-        let budgets = parameters.by_class(|class, parameters| {
-            let of_slo = || {
-                parameters
-                    .slo
-                    .map(|slo| i64::try_from(slo.0).unwrap_or(i64::MAX))
-            };
-            let budget = parameters.budget_ns.or_else(of_slo);
-            budget.ok_or(ParameterError::MissingSlo { class })
+        let budgets = parameters.by_class(|class, own| match own.budget_ns {
+            Some(budget) => Ok(budget),
+            None => parameters.slo_of(class, own).map(budget),
         })?;
         let rule = |(value, quantum)| Rule { value, quantum };
         let rules = budgets
@@ -49,21 +46,20 @@ pub const REGISTERED: Registered = Registered {
             Some(due) => i128::from(due.0),
             None => i128::from(task.arrival.0) + i128::from(budget),
         };
-        Ok(Box::new(Ranked::new(
-            "EDF",
-            parameters.capacity,
-            rules,
-            deadline,
-        )?))
+        let policy = Ranked::new("EDF", parameters.capacity, rules, deadline)?;
+        Ok(Box::new(policy.with_slos_as(budget)))
     },
 };
+
+/// Deadline minus arrival of a class with this SLO.
+fn budget(slo: Nanos) -> i64 {
+    i64::try_from(slo.0).unwrap_or(i64::MAX)
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ClassId, ClassParameters, FlowId, Nanos, Parameters, Task, TaskId, Want, WorkerId,
-    };
+    use crate::{ClassId, ClassParameters, FlowId, Parameters, Task, TaskId, Want, WorkerId};
 
     fn task(id: u32, arrival: u64) -> Task {
         Task {

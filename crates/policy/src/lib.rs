@@ -17,7 +17,8 @@
 //! | [`priority`] | `priority` | one, by class | per class | TailGuard |
 //!
 //! [`registry`] lists them by name and builds them from [`Parameters`]. [`BestEffort`] puts classes
-//! behind any of them, which run only in what that policy leaves idle.
+//! behind any of them, which run only in what that policy leaves idle. A [`Learner`] measures SLOs
+//! and places for preempted requests that were not given.
 //!
 //! [`Verified`] stands between the core and a policy. It checks the policy's answers, so that a
 //! wrong policy causes an error and nothing worse. It enforces the progress rule, so that a request
@@ -78,6 +79,7 @@ pub mod cfcfs;
 pub mod darc;
 pub mod dfcfs;
 pub mod edf;
+pub mod learner;
 pub mod multi_queue;
 pub mod priority;
 pub mod registry;
@@ -90,6 +92,7 @@ mod parameters;
 mod policy_error;
 mod queue;
 mod ranked;
+mod service_times;
 mod task;
 
 #[doc(inline)]
@@ -101,11 +104,14 @@ pub use darc::Darc;
 #[doc(inline)]
 pub use dfcfs::DFcfs;
 #[doc(inline)]
+pub use learner::{Learner, Lesson};
+#[doc(inline)]
 pub use multi_queue::{ClassRule, MultiQueue};
 pub use parameters::{BestEffortParameters, ClassParameters, ParameterError, Parameters, Requeue};
 pub use policy_error::PolicyError;
 #[doc(inline)]
 pub use registry::{PolicyName, Registered};
+pub use service_times::ServiceTimes;
 #[doc(inline)]
 pub use single_queue::SingleQueue;
 #[doc(inline)]
@@ -208,6 +214,18 @@ pub trait Policy: Send {
     fn quantum(&self, task: &Task) -> Option<Nanos> {
         let _ = task;
         None
+    }
+
+    /// The SLO of `class`, which was given none, is this from now on, as was
+    /// [learnt](crate::learner). By default it is ignored.
+    fn set_slo(&mut self, class: ClassId, slo: Nanos) {
+        let _ = (class, slo);
+    }
+
+    /// The preempted requests of `class` go there from now on, as was [learnt](crate::learner). A
+    /// policy that has one queue for all classes is told so of class 0. By default it is ignored.
+    fn set_requeue(&mut self, class: ClassId, requeue: Requeue) {
+        let _ = (class, requeue);
     }
 
     /// How many waiting requests [`next`](Self::next) could answer for `worker` now. The count must

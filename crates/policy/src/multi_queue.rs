@@ -90,15 +90,16 @@ pub const REGISTERED: Registered = Registered {
     after: "Shinjuku",
     preempts: true,
     needs_slo: true,
+    requeues: true,
     by_class: true,
     by_flow: false,
     by_worker: false,
     build: |parameters| {
         let rules = parameters.by_class(|class, own| {
             Ok(ClassRule {
-                slo: own.slo.ok_or(ParameterError::MissingSlo { class })?,
+                slo: parameters.slo_of(class, own)?,
                 quantum: own.quantum.unwrap_or(parameters.quantum),
-                requeue: own.requeue.unwrap_or(parameters.requeue),
+                requeue: own.requeue.or(parameters.requeue).unwrap_or_default(),
             })
         })?;
         Ok(Box::new(MultiQueue::new(parameters.capacity, &rules)?))
@@ -198,6 +199,18 @@ impl Policy for MultiQueue {
         (quantum != Nanos::MAX).then_some(quantum)
     }
 
+    fn set_slo(&mut self, class: ClassId, slo: Nanos) {
+        if let Some(rule) = self.classes.get_mut(usize::from(class.0)) {
+            rule.slo = slo;
+        }
+    }
+
+    fn set_requeue(&mut self, class: ClassId, requeue: Requeue) {
+        if let Some(rule) = self.classes.get_mut(usize::from(class.0)) {
+            rule.requeue = requeue;
+        }
+    }
+
     fn waiting(&self, _worker: WorkerId, want: Want) -> usize {
         self.queues.total(want)
     }
@@ -206,7 +219,7 @@ impl Policy for MultiQueue {
         self.queues.total(Want::Any)
     }
 
-    /// `c-PRE-MQ(50us/5us, 1ms/10us)`: SLO and quantum of each class.
+    /// `c-PRE-MQ(50us/5us, 1ms/10us)`: SLO and quantum of each class, as they are now.
     fn name(&self) -> String {
         let mut name = String::from("c-PRE-MQ(");
         for (class, rule) in self.classes.iter().enumerate() {

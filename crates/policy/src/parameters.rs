@@ -9,6 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::learner::FIRST_SLO;
 use crate::{BestEffort, ClassId, Nanos, Policy};
 
 /// The parameters of a policy.
@@ -34,8 +35,12 @@ pub struct Parameters {
     /// How long a request runs before it is preempted if others wait; [`Nanos::MAX`]: to
     /// completion.
     pub quantum: Nanos,
-    /// Where a preempted request goes.
-    pub requeue: Requeue,
+    /// Where a preempted request goes; `None`: to the tail, or as is [learnt](Self::learns).
+    pub requeue: Option<Requeue>,
+    /// Whether classes without an SLO of their own, and queues without a place for preempted
+    /// requests, have those [learnt](crate::learner). The policy is built for it: whoever builds it
+    /// also has to let it learn.
+    pub learns: bool,
     /// The request classes, numbered in this order. Policies by class treat a class number beyond
     /// the last as the last class.
     pub classes: Vec<ClassParameters>,
@@ -103,7 +108,7 @@ pub enum Requeue {
 
 impl Parameters {
     /// Room for `capacity` requests over `workers` workers; a quantum of 5 us, preempted requests
-    /// to the tail, one class, seed 0.
+    /// to the tail, nothing learnt, one class, seed 0.
     #[must_use]
     pub fn new(capacity: usize, workers: usize) -> Self {
         Self {
@@ -111,7 +116,8 @@ impl Parameters {
             workers,
             seed: 0,
             quantum: Nanos::from_micros(5),
-            requeue: Requeue::Tail,
+            requeue: None,
+            learns: false,
             classes: vec![ClassParameters::default()],
             best_effort: BestEffortParameters::default(),
         }
@@ -145,6 +151,37 @@ impl Parameters {
     pub fn quanta(&self) -> impl ExactSizeIterator<Item = Nanos> {
         let own = |class: &ClassParameters| class.quantum.unwrap_or(self.quantum);
         self.classes.iter().map(own)
+    }
+
+    /// Whether the SLO of this class is learnt.
+    pub(crate) fn learns_slo(&self, class: &ClassParameters) -> bool {
+        self.learns && class.slo.is_none() && class.budget_ns.is_none()
+    }
+
+    /// Whether it is learnt where this class's preempted requests go.
+    pub(crate) fn learns_requeue(&self, class: &ClassParameters) -> bool {
+        self.learns && class.requeue.or(self.requeue).is_none()
+    }
+
+    /// The SLO of a class of which nothing is known yet.
+    pub(crate) fn first_slo(&self) -> Nanos {
+        let given = self.classes.iter().filter_map(|class| class.slo);
+        given.min().map_or(FIRST_SLO, |least| least.min(FIRST_SLO))
+    }
+
+    /// The SLO of `class`, which has the parameters `own`; at first, if it is learnt.
+    ///
+    /// # Errors
+    /// [`ParameterError::MissingSlo`] if there is none.
+    pub(crate) fn slo_of(
+        &self,
+        class: ClassId,
+        own: &ClassParameters,
+    ) -> Result<Nanos, ParameterError> {
+        let first = || self.learns_slo(own).then(|| self.first_slo());
+        own.slo
+            .or_else(first)
+            .ok_or(ParameterError::MissingSlo { class })
     }
 
     /// What `find` returns for each class, or its first error.

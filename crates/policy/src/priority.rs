@@ -24,6 +24,7 @@ pub const REGISTERED: Registered = Registered {
     after: "TailGuard's PRIQ",
     preempts: true,
     needs_slo: false,
+    requeues: false,
     by_class: true,
     by_flow: false,
     by_worker: false,

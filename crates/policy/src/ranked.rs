@@ -49,6 +49,8 @@ pub(crate) struct Ranked {
     label: &'static str,
     classes: Box<[Rule]>,
     rank: Rank,
+    /// The value that an SLO stands for; `None`: values are not of SLOs.
+    of_slo: Option<fn(Nanos) -> i64>,
     slots: Box<[Slot]>,
     heaps: [Heap; 2],
     arrivals: u64,
@@ -95,10 +97,19 @@ impl Ranked {
             label,
             classes,
             rank,
+            of_slo: None,
             slots: vec![slot; capacity].into_boxed_slice(),
             heaps: [heap(), heap()],
             arrivals: 0,
         })
+    }
+
+    /// The same where a class's value follows from its SLO, which may be learnt.
+    pub(crate) fn with_slos_as(self, of_slo: fn(Nanos) -> i64) -> Self {
+        Self {
+            of_slo: Some(of_slo),
+            ..self
+        }
     }
 
     fn rule(&self, task: &Task) -> Rule {
@@ -214,6 +225,13 @@ impl Policy for Ranked {
 
     fn quantum(&self, task: &Task) -> Option<Nanos> {
         Some(self.rule(task).quantum)
+    }
+
+    fn set_slo(&mut self, class: ClassId, slo: Nanos) {
+        let rule = self.classes.get_mut(usize::from(class.0));
+        if let (Some(rule), Some(of_slo)) = (rule, self.of_slo) {
+            rule.value = of_slo(slo);
+        }
     }
 
     fn waiting(&self, _worker: WorkerId, want: Want) -> usize {

@@ -45,8 +45,10 @@ pub struct Registered {
     /// Whether requests have a quantum. If not, they run to completion, whatever quantum the
     /// parameters give.
     pub preempts: bool,
-    /// Whether every class needs an SLO.
+    /// Whether every class needs an SLO, given or [learnt](crate::learner).
     pub needs_slo: bool,
+    /// Whether preempted requests go to the tail or to the head of a queue, by choice.
+    pub requeues: bool,
     /// Whether a request's class has a say in its turn or its quantum. A request staged ahead at a
     /// worker would then be out of turn.
     pub by_class: bool,

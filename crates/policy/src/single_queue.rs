@@ -32,12 +32,15 @@ pub const REGISTERED: Registered = Registered {
     after: "Shinjuku",
     preempts: true,
     needs_slo: false,
+    requeues: true,
     by_class: false,
     by_flow: false,
     by_worker: false,
     build: |parameters| {
         let policy = SingleQueue::new(parameters.capacity, parameters.quantum)?;
-        Ok(Box::new(policy.with_requeue(parameters.requeue)))
+        Ok(Box::new(
+            policy.with_requeue(parameters.requeue.unwrap_or_default()),
+        ))
     },
 };
 
@@ -96,6 +99,10 @@ impl Policy for SingleQueue {
 
     fn quantum(&self, _task: &Task) -> Option<Nanos> {
         (self.quantum != Nanos::MAX).then_some(self.quantum)
+    }
+
+    fn set_requeue(&mut self, _class: ClassId, requeue: Requeue) {
+        self.requeue = requeue;
     }
 
     fn waiting(&self, _worker: WorkerId, want: Want) -> usize {

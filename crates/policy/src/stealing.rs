@@ -52,6 +52,7 @@ pub const REGISTERED: Registered = Registered {
     after: "ZygOS",
     preempts: false,
     needs_slo: false,
+    requeues: false,
     by_class: false,
     by_flow: true,
     by_worker: true,

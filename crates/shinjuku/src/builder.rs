@@ -1,7 +1,7 @@
 //! Configuring and starting a runtime.
 
 use shinjuku_net::Transport;
-use shinjuku_policy::{ParameterError, Parameters, Policy, registry};
+use shinjuku_policy::{Learner, ParameterError, Parameters, Policy, registry};
 use shinjuku_preempt::HardPreemption;
 
 use crate::config::{
@@ -177,4 +177,16 @@ pub(crate) fn build_policy(
             .expect("`validate` has looked the name up")
             .build(parameters)?),
     }
+}
+
+/// What is learnt of what neither the configuration nor a policy of the program's own gives.
+pub(crate) fn learner(
+    config: &Config,
+    own: &[OwnPolicy],
+    parameters: &Parameters,
+) -> Option<Learner> {
+    let kind = &config.policy.kind;
+    let is_own = own.iter().any(|own| own.name == kind.as_str());
+    let registered = kind.registered().filter(|_| !is_own)?;
+    Learner::new(registered, parameters)
 }

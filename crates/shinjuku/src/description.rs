@@ -1,9 +1,10 @@
 //! The line that a runtime logs at start: what it runs on, and what was chosen for it.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, Verified};
 
 use crate::config::{Config, ContextKind};
 use crate::layout::Layout;
+use crate::learned::Learned;
 
 /// The line that is logged at start.
 pub(crate) fn describe(
@@ -45,6 +46,15 @@ pub(crate) fn describe(
         "{threads}{why}{depth}, {} contexts{kind}, policy {policy}; preemption {preemption}; quanta {quanta}{works}",
         config.contexts
     )
+}
+
+/// The policy by its name, with what it learns.
+pub(crate) fn policy_in_words(policy: Option<&Verified>, learned: Option<&Learned>) -> String {
+    let name = policy.map_or("", Verified::name);
+    match learned {
+        Some(learned) => format!("{name}, which learns {}", learned.subjects()),
+        None => name.to_owned(),
+    }
 }
 
 /// How many requests a worker is given at a time. A loop takes what it runs.

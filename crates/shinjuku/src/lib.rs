@@ -63,6 +63,7 @@
 mod answer;
 mod builder;
 mod calibrate;
+mod change_log;
 mod completion_thread;
 pub mod config;
 mod description;
@@ -72,6 +73,7 @@ pub mod guide;
 mod handler;
 mod in_process;
 mod layout;
+mod learned;
 mod load_profile;
 mod loops;
 #[cfg(feature = "metrics")]

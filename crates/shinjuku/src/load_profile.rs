@@ -1,15 +1,13 @@
 //! What `auto` knows of the load: how long requests run, and how much of their time the workers are
 //! busy with them.
 //!
-//! Running times are counted by magnitude, two bins an octave, with their sum, so that a class of
-//! equal requests has its exact length. Old ones fade: all counts are halved at the end of a period
-//! once enough requests are counted. How busy the workers are is an average over the last periods,
-//! or over all of them at first. A single period says nothing: with a few long requests in it, no
-//! worker idles in it, at any load.
+//! Running times are counted by magnitude. Old ones fade: all counts are halved at the end of a
+//! period once enough requests are counted. How busy the workers are is an average over the last
+//! periods, or over all of them at first. A single period says nothing: with a few long requests in
+//! it, no worker idles in it, at any load.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, ServiceTimes};
 
-const BINS: usize = 128;
 /// The counts are halved when so many requests are counted. Of rare long ones, say one in two
 /// hundred, some hundred are among them.
 const REMEMBERED: u64 = 1 << 15;
@@ -27,18 +25,10 @@ pub(crate) struct Period {
     pub(crate) spent: Nanos,
 }
 
-/// Requests of about the same length.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bin {
-    count: u64,
-    nanos: u64,
-}
-
 /// The load in the last quarter of a second or so.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadProfile {
-    bins: Box<[Bin; BINS]>,
-    finished: u64,
+    times: ServiceTimes,
     periods: f64,
     /// Share of the workers' time that goes into requests, preemptions not counted.
     busy: f64,
@@ -48,8 +38,7 @@ impl LoadProfile {
     /// Takes its memory.
     pub(crate) fn new() -> Self {
         Self {
-            bins: Box::new([Bin::default(); BINS]),
-            finished: 0,
+            times: ServiceTimes::new(),
             periods: 0.0,
             busy: 0.0,
         }
@@ -58,12 +47,7 @@ impl LoadProfile {
     /// Counts a finished request, which has run for `ran` in all.
     #[inline]
     pub(crate) fn finished(&mut self, ran: Nanos) {
-        let magnitude = ran.0.max(2).ilog2();
-        let half = (ran.0.max(2) >> (magnitude - 1)) & 1;
-        let bin = &mut self.bins[(2 * magnitude as usize) | half as usize];
-        bin.count += 1;
-        bin.nanos += ran.0;
-        self.finished += 1;
+        self.times.add(ran);
     }
 
     /// Takes in what a period showed.
@@ -75,18 +59,9 @@ impl LoadProfile {
         let busy = 1.0 - (without_requests as f64 / period.worker_time.0 as f64).min(1.0);
         self.periods = (self.periods + 1.0).min(PERIODS);
         self.busy += (busy - self.busy) / self.periods;
-        if self.finished >= REMEMBERED {
-            self.fade();
+        if self.times.count() >= REMEMBERED {
+            self.times.fade();
         }
-    }
-
-    fn fade(&mut self) {
-        for bin in self.bins.iter_mut().filter(|bin| bin.count > 0) {
-            let mean = bin.nanos / bin.count;
-            bin.count /= 2;
-            bin.nanos = bin.count * mean;
-        }
-        self.finished = self.bins.iter().map(|bin| bin.count).sum();
     }
 
     /// Share of the workers' time that requests take, preemptions not counted.
@@ -96,14 +71,12 @@ impl LoadProfile {
 
     /// The length of the longest requests, in nanoseconds: the mean of their bin.
     pub(crate) fn longest(&self) -> f64 {
-        self.lengths().last().map_or(0.0, |(_, length)| length)
+        self.times.longest_ns()
     }
 
     /// The lengths that requests have: for each, the share of the requests that have it, and the
     /// length in nanoseconds. The shortest come first.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        let all = self.finished as f64;
-        (self.bins.iter().filter(|bin| bin.count > 0))
-            .map(move |bin| (bin.count as f64 / all, bin.nanos as f64 / bin.count as f64))
+        self.times.lengths()
     }
 }

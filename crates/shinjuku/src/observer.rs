@@ -6,7 +6,9 @@ use std::sync::Arc;
 use shinjuku_policy::Nanos;
 use shinjuku_preempt::{Backend, WorkerLink};
 
+use crate::change_log::Changing;
 use crate::in_process::RefusedAtSubmit;
+use crate::learned::Learned;
 use crate::pool::TurnedAway;
 use crate::preemption::InForce;
 use crate::stalls::StallCounts;
@@ -49,6 +51,8 @@ pub struct Observer {
     pub(crate) description: Arc<str>,
     /// The quanta in force, where `auto` can change them after the start.
     pub(crate) in_force: Option<Arc<InForce>>,
+    /// What the policy learns, where it was not given.
+    pub(crate) learned: Option<Arc<Learned>>,
     pub(crate) arrangement: Arc<Arrangement>,
 }
 
@@ -70,16 +74,23 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// How the runtime preempts and why: the line that was logged at start, and the quanta that
-    /// `auto` has in force now if it has changed them.
+    /// How the runtime preempts and why: the line that was logged at start; and, if they have
+    /// changed, the quanta that `auto` has in force now, and what was learnt.
     #[must_use]
     pub fn description(&self) -> String {
-        match &self.in_force {
-            Some(in_force) if in_force.has_changed() => {
-                format!("{}; now {in_force}", self.description)
-            }
-            _ => self.description.to_string(),
+        let mut now = String::new();
+        for part in self.changing().filter(|part| part.changes() > 0) {
+            now += if now.is_empty() { "; now " } else { "; " };
+            now += &part.to_string();
         }
+        format!("{}{now}", self.description)
+    }
+
+    /// What can change after the start.
+    pub(crate) fn changing(&self) -> impl Iterator<Item = Arc<dyn Changing>> {
+        let in_force = self.in_force.clone().map(|one| one as Arc<dyn Changing>);
+        let learned = self.learned.clone().map(|one| one as Arc<dyn Changing>);
+        in_force.into_iter().chain(learned)
     }
 
     /// What happened so far. Allocates.

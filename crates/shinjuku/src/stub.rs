@@ -163,6 +163,7 @@ impl StubWorkers {
             capacity,
             rules: rules(config, workers),
             preemption: Preemption::choose(&probes_only, layout, None)?,
+            learned: None,
             statistics: Arc::clone(&statistics),
             control: Arc::new(Control::new()),
             orders: Arc::new(Orders::new(1)),

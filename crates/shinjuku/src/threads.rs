@@ -13,10 +13,11 @@ use shinjuku_preempt::{
     WorkerLink, mailbox, request_slice,
 };
 
-use crate::builder::{Builder, OwnPolicy, build_policy};
+use crate::builder::{Builder, OwnPolicy, build_policy, learner};
 use crate::calibrate;
+use crate::change_log::ChangeLog;
 use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
-use crate::description::{depth, describe};
+use crate::description::{depth, describe, policy_in_words};
 use crate::dispatcher::{
     Contexts, Control, DESKS, Dispatcher, DispatcherThread, POLICY_ID, Parts, Post, Relay, Rules,
     ShutdownHandoff, slice,
@@ -24,9 +25,10 @@ use crate::dispatcher::{
 use crate::entry::{entry, start_pool};
 use crate::handler::{PerCoreStates, RequestHandler};
 use crate::layout::{self, Layout};
+use crate::learned::Learned;
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
 use crate::observer::{Arrangement, Observer};
-use crate::preemption::{ChangeLog, InForce, Preemption};
+use crate::preemption::{InForce, Preemption};
 use crate::request::{Done, Job};
 use crate::runtime::ShutdownReport;
 use crate::stalls::{StallCounts, StallWatch};
@@ -72,6 +74,8 @@ pub(crate) struct Threads<Tr: Transport> {
     pub(crate) description: String,
     /// The quanta in force as the first dispatcher publishes them, if `auto` can change them.
     in_force: Option<Arc<InForce>>,
+    /// What the first dispatcher's policy learns, where it was not given.
+    learned: Option<Arc<Learned>>,
     arrangement: Arc<Arrangement>,
     change_log: Option<ChangeLog>,
     stall_watch: Option<StallWatch>,
@@ -153,11 +157,11 @@ impl<Tr: Transport> Threads<Tr> {
         let policies = (transports.iter())
             .map(|_| verified_policy(&share, &mut own_policies, &layout, transports.len()))
             .collect::<Result<Vec<_>, _>>()?;
-        let policy_name = policies
-            .first()
-            .map_or_else(String::new, |policy| policy.name().to_owned());
+        let learner = policies.first().and_then(Verified::learner);
+        let learned = learner.map(|learner| Learned::new(learner.lessons(), &config.class));
+        let policy = policy_in_words(policies.first(), learned.as_ref());
         let works = works(&config, &layout);
-        let description = describe(&config, &layout, works, &policy_name, &preemption.why);
+        let description = describe(&config, &layout, works, &policy, &preemption.why);
         let arrangement = Arrangement {
             serving: workers,
             are_loops: layout.inline,
@@ -187,7 +191,7 @@ impl<Tr: Transport> Threads<Tr> {
             pool.handles,
             &preemption,
             (recorder, started),
-            (description, arrangement),
+            (description, arrangement, learned),
         );
         let alarm = Alarm::new(workers, transports.len(), config.help);
         let attend = |(number, transport): (usize, &mut Tr)| {
@@ -219,11 +223,13 @@ impl<Tr: Transport> Threads<Tr> {
 
     /// Starts the threads that log: what `auto` changes, and requests that stall their worker.
     fn start_loggers(&mut self, config: &Config, inline: bool) -> Result<(), StartError> {
-        if let Some(in_force) = &self.in_force {
-            self.change_log = Some(ChangeLog::start(Arc::clone(in_force))?);
+        let observer = self.observer();
+        let changing: Vec<_> = observer.changing().collect();
+        if !changing.is_empty() {
+            self.change_log = Some(ChangeLog::start(changing)?);
         }
         if let Some(limit) = config.report_stalls_after() {
-            self.stall_watch = Some(StallWatch::start(self.observer(), limit, inline)?);
+            self.stall_watch = Some(StallWatch::start(observer, limit, inline)?);
         }
         Ok(())
     }
@@ -240,7 +246,7 @@ impl<Tr: Transport> Threads<Tr> {
         handles: Handles<Job<Tr>, Done<Tr>>,
         preemption: &Preemption,
         (recorder, started): (Arc<Recorder>, Arc<Started>),
-        (description, arrangement): (String, Arrangement),
+        (description, arrangement, learned): (String, Arrangement, Option<Learned>),
     ) -> Self {
         let class_names: Vec<_> = (config.class.iter())
             .map(|class| class.name.clone())
@@ -266,6 +272,7 @@ impl<Tr: Transport> Threads<Tr> {
             backend: preemption.backend.clone(),
             description,
             in_force: preemption.in_force.clone(),
+            learned: learned.map(Arc::new),
             arrangement: Arc::new(arrangement),
             change_log: None,
             stall_watch: None,
@@ -368,6 +375,7 @@ impl<Tr: Transport> Threads<Tr> {
                 deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
             },
             preemption: part.preemption,
+            learned: self.learned.clone().filter(|_| number == 0),
             statistics: Arc::clone(&self.dispatcher_statistics[number]),
             control: Arc::clone(&self.control),
             orders: Arc::clone(&self.orders),
@@ -512,6 +520,7 @@ impl<Tr: Transport> Threads<Tr> {
             stalls: Arc::clone(&self.stalls),
             description: self.description.as_str().into(),
             in_force: self.in_force.clone(),
+            learned: self.learned.clone(),
             arrangement: Arc::clone(&self.arrangement),
             backend: self.backend.clone(),
         }
@@ -926,7 +935,10 @@ fn verified_policy(
     let started = &mut parameters.best_effort.started;
     *started = (*started / dispatchers).max(1);
     let policy = build_policy(share, own, &parameters)?;
+    let learner = learner(share, own, &parameters);
+    let stretches = share.preemption.raises_quanta();
     Verified::new(policy, capacity)
+        .map(|policy| policy.with_learner(learner).with_longer_quanta(stretches))
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
         .map_err(ConfigError::from)
 }

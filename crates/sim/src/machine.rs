@@ -60,7 +60,7 @@ impl Machine {
             return Err(SimError::parameter("workers", 0, expected));
         }
         Ok(match built {
-            Built::Policy(policy) => Self::Server(Box::new(Server::new(policy, shape, seed)?)),
+            Built::Policy(policy) => Self::Server(Box::new(Server::watched(*policy, shape, seed)?)),
             Built::Sharing => Self::Sharing(Sharing::new(workers, capacity)),
             Built::PartitionedSharing => {
                 let core = |_| Sharing::new(1, capacity);

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use shinjuku_policy::{
-    ClassId, ClassParameters, Nanos, ParameterError, Parameters, Policy, Registered, Requeue,
-    registry,
+    ClassId, ClassParameters, Learner, Nanos, ParameterError, Parameters, Policy, Registered,
+    Requeue, Verified, registry,
 };
 use shinjuku_workload::Mix;
 
@@ -31,6 +31,8 @@ type Build = Arc<dyn Fn(&Parameters) -> Result<Box<dyn Policy>, ParameterError> 
 pub struct Scheduler {
     label: String,
     parameters: Parameters,
+    /// Whether requests that are preempted often have longer quanta.
+    stretches: bool,
     kind: Kind,
 }
 
@@ -44,7 +46,7 @@ enum Kind {
 
 /// What a server is built from.
 pub(crate) enum Built {
-    Policy(Box<dyn Policy>),
+    Policy(Box<Verified>),
     Sharing,
     PartitionedSharing,
 }
@@ -103,7 +105,7 @@ impl Scheduler {
     /// The same with another place for preempted requests.
     #[must_use]
     pub fn with_requeue(mut self, requeue: Requeue) -> Self {
-        self.parameters.requeue = requeue;
+        self.parameters.requeue = Some(requeue);
         self
     }
 
@@ -111,6 +113,22 @@ impl Scheduler {
     #[must_use]
     pub fn with_classes(mut self, classes: Vec<ClassParameters>) -> Self {
         self.parameters.classes = classes;
+        self
+    }
+
+    /// The same, which learns from service times what was not given: SLOs of classes, and the place
+    /// for preempted requests.
+    #[must_use]
+    pub fn learning(mut self) -> Self {
+        self.parameters.learns = true;
+        self
+    }
+
+    /// The same with [longer quanta](shinjuku_policy::verified) for requests that are preempted
+    /// often.
+    #[must_use]
+    pub fn with_longer_quanta(mut self) -> Self {
+        self.stretches = true;
         self
     }
 
@@ -150,17 +168,35 @@ impl Scheduler {
         (parameters.capacity, parameters.workers, parameters.seed) = (capacity, workers, seed);
         parameters.best_effort.queue = capacity.div_ceil(2);
         Ok(match &self.kind {
-            Kind::Registered(registered) => Built::Policy(registered.build(&parameters)?),
-            Kind::Own(build) => Built::Policy(parameters.build_with(|own| build(own))?),
+            Kind::Registered(registered) => {
+                let learner = Learner::new(*registered, &parameters);
+                self.watched(registered.build(&parameters)?, capacity, learner)?
+            }
+            Kind::Own(build) => {
+                let policy = parameters.build_with(|own| build(own))?;
+                self.watched(policy, capacity, None)?
+            }
             Kind::Sharing => Built::Sharing,
             Kind::PartitionedSharing => Built::PartitionedSharing,
         })
+    }
+
+    fn watched(
+        &self,
+        policy: Box<dyn Policy>,
+        capacity: usize,
+        learner: Option<Learner>,
+    ) -> Result<Built, ParameterError> {
+        let watched = Verified::new(policy, capacity)?.with_learner(learner);
+        let watched = watched.with_longer_quanta(self.stretches);
+        Ok(Built::Policy(Box::new(watched)))
     }
 
     fn new(label: impl Into<String>, kind: Kind) -> Self {
         Self {
             label: label.into(),
             parameters: Parameters::new(1, 1),
+            stretches: false,
             kind,
         }
     }

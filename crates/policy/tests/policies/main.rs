@@ -3,6 +3,7 @@
 mod best_effort;
 mod darc;
 mod driver;
+mod learner;
 mod multi_queue;
 mod parameters;
 mod reference;

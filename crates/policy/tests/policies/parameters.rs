@@ -102,6 +102,11 @@ fn every_policy_of_the_registry_checks_what_it_goes_by() {
             .needs_slo
             .then_some(ParameterError::MissingSlo { class });
         assert_eq!(no_slo, missing, "{one}");
+        let learnt = build(&|parameters| {
+            parameters.classes[1].slo = None;
+            parameters.learns = true;
+        });
+        assert_eq!(learnt, None, "{one}");
 
         let no_quantum = build(&|parameters| parameters.quantum = Nanos(0));
         let class = ClassId(0);

@@ -26,7 +26,7 @@ impl Sound {
             Self::Registered(registered, requeue) | Self::BeforeBestEffort(registered, requeue) => {
                 let mut parameters = Parameters::new(CAPACITY, usize::from(WORKERS));
                 parameters.quantum = Nanos(5);
-                parameters.requeue = requeue;
+                parameters.requeue = Some(requeue);
                 parameters.classes = [1, 10, 300]
                     .map(|slo| ClassParameters::with_slo(Nanos(slo)))
                     .to_vec();
@@ -206,4 +206,31 @@ fn waiting_for_another_worker_is_no_stall() {
         );
     }
     assert_eq!(policy.error(), None);
+}
+
+#[test]
+fn a_request_that_is_preempted_often_has_longer_quanta_up_to_a_bound() {
+    let policy = || {
+        let built = SingleQueue::new(2, Nanos(7)).unwrap();
+        Verified::new(Box::new(built), 2).unwrap()
+    };
+    for (mut policy, grows) in [(policy(), false), (policy().with_longer_quanta(true), true)] {
+        let mut stretches = Vec::new();
+        policy.arrive(task(0)).unwrap();
+        for _ in 0..70_000 {
+            policy.next(WORKER, Nanos(0), Want::Any).unwrap();
+            stretches.push(policy.stretch(TaskId(0)));
+            policy.preempted(TaskId(0), WORKER, Nanos(0));
+        }
+        let (often, oftener) = if grows { (2, 4) } else { (1, 1) };
+        assert_eq!(stretches[..8], [1; 8]);
+        assert_eq!(stretches[8..16], [often; 8]);
+        assert!(stretches[16..].iter().all(|stretch| *stretch == oftener));
+        assert_eq!(policy.quantum(TaskId(0)), Some(Nanos(7)));
+        // The slot's next request begins anew.
+        policy.next(WORKER, Nanos(0), Want::Any).unwrap();
+        policy.finished(TaskId(0), WORKER);
+        policy.arrive(task(0)).unwrap();
+        assert_eq!(policy.stretch(TaskId(0)), 1);
+    }
 }

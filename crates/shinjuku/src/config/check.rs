@@ -189,33 +189,23 @@ fn classes(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The policy is known, and has the SLOs that it needs.
+/// The policy is known.
 fn policy_name(config: &Config, own_policies: &[&str]) -> Result<(), ConfigError> {
     let name = config.policy.kind.as_str();
     if own_policies.contains(&name) {
         return Ok(());
     }
-    let Ok(registered) = registry::named(name) else {
-        let mut names: Vec<_> = registry::ALL.iter().map(|one| one.name).collect();
-        names.extend(own_policies);
-        return Err(ConfigError::invalid(
-            "policy.kind",
-            format!("{name:?}"),
-            format!("one of {}", names.join(", ")),
-            "a policy of your own is named by `Builder::policy_with`",
-        ));
-    };
-    let mut classes = config.class.iter().enumerate();
-    let lacks_slo = |class: &ClassConfig| class.slo_us.is_none() && !config.is_best_effort(class);
-    match classes.find(|(_, class)| registered.needs_slo && lacks_slo(class)) {
-        None => Ok(()),
-        Some((number, class)) => Err(ConfigError::invalid(
-            key_of(number, class, "slo_us"),
-            "missing",
-            "given for every class",
-            format!("{name} goes by it; for one queue without, choose policy.kind = \"c-pre-sq\""),
-        )),
+    if registry::named(name).is_ok() {
+        return Ok(());
     }
+    let mut names: Vec<_> = registry::ALL.iter().map(|one| one.name).collect();
+    names.extend(own_policies);
+    Err(ConfigError::invalid(
+        "policy.kind",
+        format!("{name:?}"),
+        format!("one of {}", names.join(", ")),
+        "a policy of your own is named by `Builder::policy_with`",
+    ))
 }
 
 /// Best-effort classes are some of the classes, and not all. None of their requests is staged.

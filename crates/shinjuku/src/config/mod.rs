@@ -353,9 +353,11 @@ pub struct PolicyConfig {
     /// 3600000000. The mechanism may impose a longer one. Policies without preemption ignore it.
     /// Default 5.
     pub quantum_us: f64,
-    /// Where a preempted request goes: to the `tail` or the `head` of its queue. Policies without
-    /// preemption ignore it. Default `tail`.
-    pub requeue: Requeue,
+    /// Where a preempted request goes: to the `tail` or the `head` of its queue. c-pre-sq and
+    /// c-pre-mq go by it. Default: where `preemption.mechanism` is `auto`, as is learnt from
+    /// service times; else `tail`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requeue: Option<Requeue>,
     /// How often in a row a request may be preempted, while other started requests wait, before
     /// these run first: 1 to 1000000. So a request that spins for a lock cannot starve the lock's
     /// holder. Default 16.
@@ -387,7 +389,7 @@ pub struct ClassConfig {
     pub name: String,
     /// Service-level objective on latency in microseconds, 0.001 to 3600000000. The policy c-pre-mq
     /// needs it for the ratios between classes, and edf makes deadlines of it; the others ignore
-    /// it.
+    /// it. Default: as is learnt from the class's service times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_us: Option<f64>,
     /// Under policies by class (c-pre-mq, edf, priority), this class's own `policy.quantum_us`.
@@ -524,7 +526,7 @@ impl Default for PolicyConfig {
         Self {
             kind: PolicyName::default(),
             quantum_us: 5.0,
-            requeue: Requeue::Tail,
+            requeue: None,
             progress_limit: shinjuku_policy::verified::PROGRESS_LIMIT,
             best_effort: Vec::new(),
         }
@@ -643,7 +645,11 @@ impl Config {
     pub(crate) fn parameters(&self, capacity: usize, workers: usize) -> Parameters {
         let mut parameters = Parameters::new(capacity, workers);
         parameters.quantum = micros(self.policy.quantum_us);
-        parameters.requeue = self.policy.requeue;
+        parameters.learns = true;
+        parameters.requeue = match self.preemption.mechanism {
+            MechanismKind::Auto => self.policy.requeue,
+            _ => Some(self.policy.requeue.unwrap_or_default()),
+        };
         parameters.classes = self.class.iter().map(ClassConfig::parameters).collect();
         let numbered = (0..).map(ClassId).zip(&self.class);
         let best_effort = &mut parameters.best_effort;
@@ -757,7 +763,7 @@ impl PolicyConfig {
         PolicyConfig:
         kind: impl Into<PolicyName> => kind.into();
         quantum_us: f64 => quantum_us;
-        requeue: Requeue => requeue;
+        requeue: impl Into<Option<Requeue>> => requeue.into();
         progress_limit: u32 => progress_limit;
         best_effort: impl IntoIterator<Item = impl Into<String>> =>
             best_effort.into_iter().map(Into::into).collect();

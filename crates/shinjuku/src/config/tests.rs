@@ -12,7 +12,7 @@ fn times_are_converted_and_rounded() {
         .idle_backoff_us(50.0)
         .stack_kib(64);
     config.policy.quantum_us = 2.5;
-    config.policy.requeue = Requeue::Head;
+    config.policy.requeue = Some(Requeue::Head);
     config.preemption.grace_us = 10.0;
     config.class = vec![
         ClassConfig::new("get")
@@ -32,7 +32,7 @@ fn times_are_converted_and_rounded() {
     let parameters = config.parameters(config.task_capacity(3), 3);
     assert_eq!(
         (parameters.workers, parameters.quantum, parameters.requeue),
-        (3, Nanos(2_500), Requeue::Head)
+        (3, Nanos(2_500), Some(Requeue::Head))
     );
     let [get, range] = parameters.classes.as_slice() else {
         panic!("two classes")
@@ -117,6 +117,17 @@ fn policies_have_a_slot_for_every_request_that_can_be_in_the_system() {
 }
 
 #[test]
+fn what_is_left_out_is_learnt_except_the_place_under_a_mechanism_by_name() {
+    let parameters = |toml: &str| Config::from_toml(toml).unwrap().parameters(9, 1);
+    let auto = parameters("");
+    assert!(auto.learns && auto.requeue.is_none());
+    let by_name = parameters("preemption.mechanism = 'probe'");
+    assert!(by_name.learns && by_name.requeue == Some(Requeue::Tail));
+    let given = parameters("policy.requeue = 'head'");
+    assert_eq!(given.requeue, Some(Requeue::Head));
+}
+
+#[test]
 fn building_without_checking_first_fails_all_the_same() {
     let mut config = Config::default();
     config.policy.quantum_us = f64::NAN;
@@ -132,11 +143,6 @@ fn building_without_checking_first_fails_all_the_same() {
     assert_eq!(
         build(&config),
         "`policy`: quantum of class 0 is zero: choose at least 1 ns, or Nanos::MAX to run to completion"
-    );
-    config.policy.kind = "c-pre-mq".into();
-    assert_eq!(
-        build(&config),
-        "`policy`: class 0 has no SLO: give one, since the policy goes by it"
     );
 }
 

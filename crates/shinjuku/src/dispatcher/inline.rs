@@ -479,11 +479,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         // No thread can tell a best-effort request that another waits, so it is stopped to look.
         let quantum = if gives_way { POLL_EVERY } else { quantum };
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
-        let mut soft = match gives_way {
-            true => quantum,
-            false => self.preemption.probe_floor.raise(quantum),
-        };
-        let mut hard = self.preemption.hard_floor.raise(graced);
+        let (mut soft, mut hard) = self.in_force(running.task, quantum);
+        if gives_way {
+            soft = quantum;
+            hard = self.preemption.hard_floor.raise(graced);
+        }
         if self.policy.waiting_started() > 0 {
             // Progress goes before the floors: the request that runs may want a lock that a
             // suspended one has.

@@ -42,6 +42,7 @@ pub(crate) use inline::{Deadline, Next, Turn};
 use lock_waiters::LockWaiters;
 pub(crate) use works::{DESKS, DispatcherThread, POLICY_ID, Post, Relay, slice};
 
+use crate::learned::Learned;
 use crate::loops::IdleTime;
 use crate::preemption::Preemption;
 use crate::request::{Done, Job, Meta};
@@ -182,6 +183,8 @@ pub(crate) struct Dispatcher<Tr: Transport> {
     spares_used: usize,
     rules: Rules,
     preemption: Preemption,
+    /// Where what the policy learns is published, if it is published from here.
+    learned: Option<Arc<Learned>>,
     next_look: Nanos,
     /// For how long best-effort requests have run since the last look; it counts as idle time.
     best_effort_time: Nanos,
@@ -245,6 +248,8 @@ pub(crate) struct Parts<Tr: Transport> {
     pub(crate) capacity: usize,
     pub(crate) rules: Rules,
     pub(crate) preemption: Preemption,
+    /// Where what the policy learns is published, of the first dispatcher.
+    pub(crate) learned: Option<Arc<Learned>>,
     pub(crate) statistics: Arc<DispatcherStatistics>,
     pub(crate) control: Arc<Control>,
     pub(crate) orders: Arc<Orders>,
@@ -267,6 +272,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             capacity,
             rules,
             preemption,
+            learned,
             ..
         } = parts;
         let clock = Clock::get();
@@ -310,6 +316,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             spares_used: 0,
             rules,
             preemption,
+            learned,
             next_look: now,
             best_effort_time: Nanos(0),
             last_counters: CountersSnapshot::default(),
@@ -467,6 +474,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     let waits = suspended.waits_for_a_lock();
                     let record = &mut self.records[task.0 as usize];
                     record.place = Place::Suspended(suspended);
+                    self.policy.ran_unfinished(task, record.ran);
                     self.statistics.preempted(record.class);
                     if self.rules.inline || at >= self.desks {
                         // The deadline was the request to give way.

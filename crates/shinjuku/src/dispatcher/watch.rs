@@ -14,7 +14,7 @@
 
 use shinjuku_net::Transport;
 use shinjuku_policy::verified::{GIVES_WAY, PROGRESS_QUANTUM};
-use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
+use shinjuku_policy::{Learner, Nanos, TaskId, Want, WorkerId};
 use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
@@ -73,7 +73,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.policy.quantum(task).is_none_or(|quantum| {
                 ran.0 > quantum.0.saturating_add(rescue_after.0)
                     // A best-effort request is never asked to give way for another one.
-                    && (quantum == GIVES_WAY || ran < self.preemption.probe_floor.raise(quantum))
+                    && (quantum == GIVES_WAY || ran < self.in_force(task, quantum).0)
             })
         };
         state.silence.is_some()
@@ -83,6 +83,22 @@ impl<Tr: Transport> Dispatcher<Tr> {
                     || state
                         .running()
                         .is_some_and(|sent| is_never_asked(sent.task)))
+    }
+
+    /// After how long a request whose quantum by the policy is `quantum` is asked to give way, and
+    /// after how long it is interrupted: above the floors, and longer where it was preempted often.
+    pub(super) fn in_force(&self, task: TaskId, quantum: Nanos) -> (Nanos, Nanos) {
+        let Preemption {
+            probe_floor,
+            hard_floor,
+            grace,
+            ..
+        } = &self.preemption;
+        let graced = Nanos(quantum.0.saturating_add(grace.0));
+        let stretch = self.policy.stretch(task);
+        let stretched = |quantum: Nanos| Nanos(quantum.0.saturating_mul(stretch));
+        let (soft, hard) = (probe_floor.raise(quantum), hard_floor.raise(graced));
+        (stretched(soft), stretched(hard))
     }
 
     /// Asks the request that runs at a worker to give way if it has run for too long. If it was
@@ -112,12 +128,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let (ask_after, interrupt_after) = if self.may_hold_up_others(ran) {
             (quantum, graced)
         } else {
-            let Preemption {
-                probe_floor,
-                hard_floor,
-                ..
-            } = &self.preemption;
-            (probe_floor.raise(quantum), hard_floor.raise(graced))
+            self.in_force(running.task, quantum)
         };
         let is_worth_it = || {
             self.states[at].staged() > 0
@@ -440,7 +451,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         Nanos(so_far.sum::<u64>() + std::mem::take(&mut self.best_effort_time).0)
     }
 
-    /// Adapts the mechanisms' floors to what a period has shown.
+    /// Adapts the mechanisms' floors to what a period has shown, and publishes what was learnt.
     pub(super) fn adapt_floors(
         &mut self,
         counters: CountersSnapshot,
@@ -450,8 +461,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let last = std::mem::replace(&mut self.last_counters, counters);
         let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
         let all = counters.taken() - last.taken();
+        let learner = self.policy.learner();
+        let is_first_come = learner.is_some_and(Learner::is_first_come);
+        if let (Some(learned), Some(learner)) = (&self.learned, learner) {
+            learned.publish(learner.lessons());
+        }
+        let by_probe = all.saturating_sub(hard);
         self.preemption
-            .adapt(worker_time, idle, all.saturating_sub(hard), hard);
+            .adapt(worker_time, idle, by_probe, hard, is_first_come);
     }
 
     fn is_expired(&self, task: TaskId, now: Nanos) -> bool {

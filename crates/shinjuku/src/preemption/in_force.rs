@@ -5,28 +5,20 @@
 //!                                   └──once a second──▶ shinjuku-auto ──a change──▶ tracing event
 //! ```
 //!
-//! A subscriber of events is a user's code, which the dispatcher never calls. So another thread
-//! looks once a second whether something has changed, and logs to the subscriber that was current
-//! when the runtime started. The dispatcher only stores numbers. Two numbers that are read together
-//! may be of different periods.
+//! The dispatcher only stores numbers (`change_log.rs` has the thread that logs). Two numbers that
+//! are read together may be of different periods.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use shinjuku_policy::Nanos;
 use shinjuku_policy::verified::GIVES_WAY;
-use tracing::Dispatch;
 
+use crate::change_log::Changing;
 use crate::load_profile::LoadProfile;
 use crate::observer::Observer;
 use crate::quantum_floor::QuantumFloor;
-use crate::start_error::StartError;
-
-/// How often the thread looks for changes.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the dispatcher publishes of the mechanisms and of the load.
 #[derive(Debug)]
@@ -82,15 +74,11 @@ impl InForce {
         let floor = |one: &Published| Nanos(one.quantum.load(Relaxed));
         (self.mechanisms.iter()).map(move |one| (one.name.as_str(), floor(one)))
     }
+}
 
-    /// How often a quantum has changed since the start.
-    pub(crate) fn changes(&self) -> u64 {
+impl Changing for InForce {
+    fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
-    }
-
-    /// Whether a quantum has changed since the start.
-    pub(crate) fn has_changed(&self) -> bool {
-        self.changes() > 0
     }
 }
 
@@ -104,7 +92,8 @@ pub struct QuantumInForce {
     /// `probe`, `signal` and so on as `auto` has them; `configured`, where nothing raises quanta.
     pub mechanism: String,
     /// The longer of the policy's quantum and of the floor that `auto` keeps under it; zero: gives
-    /// way at once, as best effort. `None`: runs to completion.
+    /// way at once, as best effort. `None`: runs to completion. Where there are such floors, a
+    /// request that is preempted often runs for up to four times as long.
     pub quantum: Option<Duration>,
 }
 
@@ -172,56 +161,6 @@ impl fmt::Display for InForce {
     }
 }
 
-/// The thread that logs changes.
-#[derive(Debug)]
-pub(crate) struct ChangeLog {
-    is_over: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl ChangeLog {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// [`StartError::Thread`] if the system gives no thread.
-    pub(crate) fn start(in_force: Arc<InForce>) -> Result<Self, StartError> {
-        let name = "shinjuku-auto".to_owned();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let end = Arc::clone(&is_over);
-        let subscriber = tracing::dispatcher::get_default(Dispatch::clone);
-        let body = move || {
-            tracing::dispatcher::with_default(&subscriber, || log_changes(&in_force, &end));
-        };
-        let thread = (std::thread::Builder::new().name(name.clone()).spawn(body))
-            .map_err(|cause| StartError::Thread { name, cause })?;
-        Ok(Self { is_over, thread })
-    }
-
-    /// Tells the thread to end, and gives its handle.
-    pub(crate) fn end(self) -> JoinHandle<()> {
-        self.is_over.store(true, Relaxed);
-        self.thread.thread().unpark();
-        self.thread
-    }
-}
-
-/// Logs changes until the end, the last ones included.
-fn log_changes(in_force: &InForce, end: &AtomicBool) {
-    let mut logged = 0;
-    loop {
-        std::thread::park_timeout(LOOKS_EVERY);
-        let is_last = end.load(Relaxed);
-        let changes = in_force.changes();
-        if changes != logged {
-            tracing::info!(target: "shinjuku", changes, "auto: {in_force}");
-            logged = changes;
-        }
-        if is_last {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,7 +186,7 @@ mod tests {
         let mut floor = QuantumFloor::at_cost(COST);
         let in_force = InForce::new([("signal", &floor)]);
         in_force.publish(&[&floor], &load(500, 500_000));
-        assert!(!in_force.has_changed());
+        assert_eq!(in_force.changes(), 0);
         floor.adapt(&load(500, 500_000));
         in_force.publish(&[&floor], &load(500, 500_000));
         assert_eq!(in_force.changes(), 1);
@@ -269,13 +208,5 @@ mod tests {
             said.contains("below 200.0 us (no request takes as long"),
             "{said}"
         );
-    }
-
-    #[test]
-    fn the_thread_ends_when_it_is_told_to() {
-        let floor = QuantumFloor::at_cost(COST);
-        let in_force = Arc::new(InForce::new([("signal", &floor)]));
-        let thread = ChangeLog::start(in_force).unwrap().end();
-        thread.join().unwrap();
     }
 }

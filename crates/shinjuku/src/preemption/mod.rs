@@ -35,6 +35,7 @@ mod in_force;
 use std::sync::Arc;
 
 use shinjuku_policy::Nanos;
+use shinjuku_policy::verified::LONGEST_STRETCH;
 use shinjuku_preempt::{
     BACKENDS, Backend, CompiledProbes, HardPreemption, Mechanism, Prospect, Signal,
 };
@@ -46,8 +47,8 @@ use crate::load_profile::{LoadProfile, Period};
 use crate::quantum_floor::QuantumFloor;
 use crate::start_error::StartError;
 
+pub(crate) use in_force::InForce;
 pub use in_force::QuantumInForce;
-pub(crate) use in_force::{ChangeLog, InForce};
 
 /// How this runtime preempts.
 #[derive(Clone)]
@@ -142,7 +143,8 @@ impl Preemption {
             let micros = floor.raise(Nanos(0)).as_micros_f64();
             self.why += &format!("{and} {micros:.1} us by {name}");
         }
-        self.why += ", at first";
+        self.why += ", at first; requests preempted often have up to ";
+        self.why += &format!("{LONGEST_STRETCH} times their quantum");
         self.in_force = Some(Arc::new(InForce::new(floors)));
         self
     }
@@ -163,16 +165,28 @@ impl Preemption {
     }
 
     /// Adapts the floors to what a period showed: its length times the number of workers, how much
-    /// of that they were without a request, and how many preemptions there were of each kind.
-    pub(crate) fn adapt(&mut self, worker_time: Nanos, idle: Nanos, by_probe: u64, hard: u64) {
+    /// of that they were without a request, and how many preemptions there were of each kind. If
+    /// the policy `is_first_come`, whatever is preempted, no request is that is as long as others.
+    pub(crate) fn adapt(
+        &mut self,
+        worker_time: Nanos,
+        idle: Nanos,
+        by_probe: u64,
+        hard: u64,
+        is_first_come: bool,
+    ) {
         let spent = self.probe_floor.spent(by_probe).0 + self.hard_floor.spent(hard).0;
         self.load.observe(Period {
             worker_time,
             idle,
             spent: Nanos(spent),
         });
-        self.probe_floor.adapt(&self.load);
-        self.hard_floor.adapt(&self.load);
+        for floor in [&mut self.probe_floor, &mut self.hard_floor] {
+            match is_first_come {
+                true => floor.let_run(&self.load),
+                false => floor.adapt(&self.load),
+            }
+        }
         if let Some(in_force) = &self.in_force {
             in_force.publish(&[&self.probe_floor, &self.hard_floor], &self.load);
         }

@@ -84,14 +84,32 @@ impl QuantumFloor {
         Nanos(quantum.0.max(self.current))
     }
 
+    /// Sets the floor so that no request is preempted that is as long as others: the policy would
+    /// have it run next again.
+    pub(crate) fn let_run(&mut self, load: &LoadProfile) {
+        let none = self.none(load) as u64;
+        // The longest length changes a little all the time.
+        if self.cost.0 > 0 && !(none..=2 * none).contains(&self.current) {
+            self.current = none + none / 2;
+        }
+    }
+
+    /// The floor under which no request is preempted that is as long as others.
+    fn none(&self, load: &LoadProfile) -> f64 {
+        self.lowest().max(UNKNOWN * load.longest())
+    }
+
+    fn lowest(&self) -> f64 {
+        self.cost.0 as f64 * LEAST_MULTIPLE
+    }
+
     /// Sets the floor to the quantum that suits the load.
     pub(crate) fn adapt(&mut self, load: &LoadProfile) {
         if self.cost.0 == 0 {
             return;
         }
         let wait = |quantum| wait(load, self.cost.0 as f64, quantum);
-        let lowest = self.cost.0 as f64 * LEAST_MULTIPLE;
-        let none = lowest.max(UNKNOWN * load.longest());
+        let (lowest, none) = (self.lowest(), self.none(load));
         let mut chosen = (none, wait(none) * WORTH_IT);
         for step in 0..STEPS {
             let quantum = lowest * STEP.powi(step);

@@ -58,6 +58,23 @@ fn requests_that_are_all_alike_are_not_preempted_but_one_that_is_not_is() {
 }
 
 #[test]
+fn where_preempted_requests_are_next_again_only_longer_ones_than_are_known_are_preempted() {
+    let mut floor = QuantumFloor::at_cost(COST);
+    let mixed = profile(&[(995, 500), (5, 500_000)], 0.5);
+    floor.adapt(&mixed);
+    assert!(floor.raise(Nanos(0)).0 < 500_000);
+    floor.let_run(&mixed);
+    let quantum = floor.raise(Nanos(0));
+    assert!((1_000_000..=2_000_000).contains(&quantum.0), "{quantum}");
+    // Lengths that differ a little change nothing.
+    floor.let_run(&profile(&[(995, 500), (5, 600_000)], 0.5));
+    assert_eq!(floor.raise(Nanos(0)), quantum);
+    let mut none = QuantumFloor::NONE;
+    none.let_run(&mixed);
+    assert_eq!(none.raise(Nanos(3)), Nanos(3));
+}
+
+#[test]
 fn a_few_busy_periods_are_no_overload_and_many_are() {
     let mut load = profile(&[(995, 500), (5, 500_000)], 0.5);
     let mut floor = QuantumFloor::at_cost(COST);

@@ -19,6 +19,7 @@ use shinjuku_preempt::{Clock, ContextId, Cycles};
 
 use super::away::Blocks;
 use super::{Event, Record};
+use crate::change_log::Changing;
 use crate::observer::Observer;
 use crate::request::Meta;
 

@@ -137,7 +137,6 @@ fn what_is_left_out_takes_its_default() {
         [policy]
         kind = "c-pre-sq"
         quantum_us = 5
-        requeue = "tail"
         progress_limit = 16
         [[class]]
         name = "default"
@@ -266,11 +265,6 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
             "[[class]]\nname = 'get'\ndeadline_us = 4e9",
             "`class[0].deadline_us (class \"get\")` is 4000000000, but must be 0.001 to 3600000000: leave it out to \
              have none",
-        ),
-        (
-            "policy.kind = 'c-pre-mq'\n[[class]]\nname = 'get'\nslo_us = 1\n[[class]]\nname = 'put'",
-            "`class[1].slo_us (class \"put\")` is missing, but must be given for every class: c-pre-mq goes by it; for \
-             one queue without, choose policy.kind = \"c-pre-sq\"",
         ),
         (
             "[policy]\nkind = 'fifo'",

@@ -148,7 +148,7 @@ impl Loops {
                 let expected = "processor sharing has no layout: choose `central`";
                 return Err(SimError::parameter("layout", layout, expected));
             };
-            Ok(Part::new(Verified::new(policy, room)?, room))
+            Ok(Part::new(*policy, room))
         };
         let core = |number: usize| Loop {
             doing: Doing::Idle,
@@ -315,9 +315,9 @@ impl Loops {
             let slot = &mut part.slots[id as usize];
             slot.remaining_ns -= ran_ns;
             let (request, quanta) = (slot.request, slot.quanta);
+            let ran = Nanos(request.service_ns - slot.remaining_ns);
             let has_ended = slot.remaining_ns == 0;
             if has_ended {
-                let ran = Nanos(request.service_ns);
                 part.policy.finished_after(TaskId(id), ANYONE, ran);
                 part.free.push(id);
                 if number == at || !self.layout.replies_at_home() {
@@ -328,6 +328,7 @@ impl Loops {
             } else {
                 slot.quanta += 1;
                 self.preemptions += 1;
+                part.policy.ran_unfinished(TaskId(id), ran);
                 part.policy.preempted(TaskId(id), ANYONE, Nanos(now));
             }
             if let Some(front) = &mut self.front {

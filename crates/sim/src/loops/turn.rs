@@ -131,7 +131,7 @@ impl Loops {
         let quantum_ns = match part.policy.quantum(id) {
             None => return (remaining_ns, 0),
             Some(GIVES_WAY) => LOOK_EVERY_NS,
-            Some(Nanos(quantum_ns)) => quantum_ns,
+            Some(Nanos(quantum_ns)) => quantum_ns.saturating_mul(part.policy.stretch(id)),
         };
         let mut late_ns = costs.preempt_delay_ns;
         if costs.probe_interval_ns > 0 {

@@ -57,8 +57,7 @@ impl Server {
                 self.release(at, now);
             }
             Message::Preempted(id, at) => {
-                self.policy
-                    .preempted(TaskId(id), WorkerId(at as u16), Nanos(now));
+                self.preempted(id, WorkerId(at as u16), Nanos(now));
                 self.release(at, now);
             }
         }

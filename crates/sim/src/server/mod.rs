@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
-use shinjuku_policy::{Policy, Verified};
+use shinjuku_policy::{Nanos, Policy, TaskId, Verified, WorkerId};
 
 use crate::calendar::{Calendar, NEVER};
 use crate::{Layout, Outcome, Overheads, Request, SimError};
@@ -165,6 +165,12 @@ impl Server {
     /// [`SimError::Parameter`] for no workers, more than 4096, or a depth of zero;
     /// [`SimError::Policy`] for a capacity that cannot be.
     pub fn new(policy: Box<dyn Policy>, shape: Shape, seed: u64) -> Result<Self, SimError> {
+        let policy = Verified::new(policy, shape.capacity)?;
+        Self::watched(policy, shape, seed)
+    }
+
+    /// As [`new`](Self::new), of a policy that is watched already.
+    pub(crate) fn watched(policy: Verified, shape: Shape, seed: u64) -> Result<Self, SimError> {
         if !(1..=4096).contains(&shape.workers) {
             let expected = "choose 1 to 4096";
             return Err(SimError::parameter("workers", shape.workers, expected));
@@ -183,7 +189,6 @@ impl Server {
                 expected,
             ));
         }
-        let policy = Verified::new(policy, shape.capacity)?;
         let nothing = Request {
             sent_ns: 0,
             service_ns: 1,
@@ -345,6 +350,20 @@ impl Server {
         }
         self.set_control();
         self.take_refused()
+    }
+
+    /// For how long the request `id` may run at a time, in ns; `None`: to completion.
+    fn quantum(&self, id: u32) -> Option<u64> {
+        let Nanos(quantum) = self.policy.quantum(TaskId(id))?;
+        Some(quantum.saturating_mul(self.policy.stretch(TaskId(id))))
+    }
+
+    /// The request `id`, which ran at `worker`, was preempted.
+    fn preempted(&mut self, id: u32, worker: WorkerId, now: Nanos) {
+        let slot = &self.slots[id as usize];
+        let ran = Nanos(slot.request.service_ns - slot.remaining_ns);
+        self.policy.ran_unfinished(TaskId(id), ran);
+        self.policy.preempted(TaskId(id), worker, now);
     }
 
     fn take_refused(&mut self) -> Option<Outcome> {

@@ -1,7 +1,7 @@
 //! A worker's side: requests begin, end, and are preempted.
 
 use rand::RngExt;
-use shinjuku_policy::{Nanos, TaskId, Want, WorkerId};
+use shinjuku_policy::{Want, WorkerId};
 
 use super::{Message, NONE, Next, Server};
 use crate::Outcome;
@@ -145,14 +145,14 @@ impl Server {
 
     /// Worker `at`, which runs nothing, takes up a request at `now`.
     pub(super) fn begin(&mut self, at: usize, id: u32, now: u64) {
-        let quantum = self.policy.quantum(TaskId(id));
+        let quantum = self.quantum(id);
         let remaining_ns = self.slots[id as usize].remaining_ns;
         let worker = &mut self.workers[at];
         let penalty_ns = std::mem::take(&mut worker.penalty_ns);
         worker.running = id;
         worker.from_ns = now + self.shape.overheads.switch_ns + penalty_ns;
         let (next, after_ns) = match quantum {
-            Some(Nanos(quantum)) if quantum < remaining_ns => (Next::Quantum, quantum),
+            Some(quantum) if quantum < remaining_ns => (Next::Quantum, quantum),
             _ => (Next::Finish, remaining_ns),
         };
         worker.next = next;

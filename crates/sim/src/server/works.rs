@@ -122,7 +122,7 @@ impl Server {
         let receive_ns = self.shape.overheads.preempt_receive_ns;
         self.dispatcher_free_ns = self.dispatcher_free_ns.max(now) + receive_ns;
         let saved = Nanos(self.dispatcher_free_ns);
-        self.policy.preempted(TaskId(own.id), ANY, saved);
+        self.preempted(own.id, ANY, saved);
         self.go_on(now);
         None
     }

@@ -56,7 +56,7 @@ fn progress_several_handlers_one_mutex_one_worker_probes_alone() {
 fn progress_several_handlers_one_mutex_mq_at_the_head_and_signals() {
     let mut config = config(1, MechanismKind::Signal);
     config.policy.kind = "c-pre-mq".into();
-    config.policy.requeue = Requeue::Head;
+    config.policy.requeue = Some(Requeue::Head);
     config.class = vec![ClassConfig::new("only").slo_us(50.0)];
     several_handlers_one_mutex(config, false);
 }
@@ -142,7 +142,7 @@ fn with_default_spares(mechanism: MechanismKind) -> Config {
 #[test]
 fn progress_a_spin_lock_with_the_spinner_at_the_head() {
     let mut config = config(1, MechanismKind::Probe);
-    config.policy.requeue = Requeue::Head;
+    config.policy.requeue = Some(Requeue::Head);
     let runtime = jobs(config);
     let handle = runtime.handle();
     let held = Arc::new(AtomicBool::new(false));
@@ -362,7 +362,7 @@ fn a_locks_holder_goes_on_before_all_have_run_into_the_lock() {
     for requeue in [Requeue::Head, Requeue::Tail] {
         let mut config = config(1, MechanismKind::Signal);
         config.policy.quantum_us = 500.0;
-        config.policy.requeue = requeue;
+        config.policy.requeue = Some(requeue);
         (config.contexts, config.spare_workers) = (80, Some(0));
         let runtime = jobs(config);
         let handle = runtime.handle();

@@ -12,6 +12,7 @@ use shinjuku_sim::{
 };
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
+mod learning;
 mod policies;
 mod queues;
 mod racks;
