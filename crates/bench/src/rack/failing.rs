@@ -75,14 +75,20 @@ pub struct Phases {
 /// The switch with its servers and a client.
 #[derive(Debug)]
 pub struct Failing {
+    inside: Inside,
+    /// The client's, the switch's and the servers'. They end after all that is in them.
+    namespaces: [Namespace; 3],
+}
+
+/// What is in the namespaces.
+#[derive(Debug)]
+struct Inside {
     rack: Rack,
     client: UdpSocket,
     next: u32,
     silent: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     servers: Vec<JoinHandle<()>>,
-    // They end after all that is in them.
-    _namespaces: [Namespace; 3],
 }
 
 /// When a request was sent, and whether its answer has come.
@@ -127,15 +133,15 @@ impl Failing {
                 serve(&socket, &is_silent, &stop)
             }));
         }
-        Ok(Self {
+        let inside = Inside {
             rack,
             client: asking,
             next: 0,
             silent,
             stop,
             servers,
-            _namespaces: namespaces,
-        })
+        };
+        Ok(Self { inside, namespaces })
     }
 
     /// One failure, from before it to after it.
@@ -143,6 +149,15 @@ impl Failing {
     /// # Errors
     /// The switch does not notice, or does not try again; or the network fails.
     pub fn measure(&mut self) -> Result<Phases> {
+        let Self { inside, namespaces } = self;
+        // Where the control asks the kernel for its servers' places.
+        let [_, switch, _] = namespaces;
+        switch.within(|| inside.measure())
+    }
+}
+
+impl Inside {
+    fn measure(&mut self) -> Result<Phases> {
         let first = self.next.wrapping_add(1);
         let start = Instant::now();
         let mut sent: Vec<Sent> = Vec::new();
@@ -232,7 +247,7 @@ impl Failing {
     }
 }
 
-impl Drop for Failing {
+impl Drop for Inside {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for server in self.servers.drain(..) {
@@ -348,6 +363,9 @@ pub fn section(runs: &Runs<Phases>) -> Section {
 
 #[cfg(test)]
 mod tests {
+    use shinjuku_tests_support::comes_true;
+    use shinjuku_tests_support::namespace::must;
+
     use super::*;
 
     /// The machine may be slow; what goes where is the switch's all the same.
@@ -377,6 +395,29 @@ mod tests {
             runs: found,
         };
         assert_eq!(section(&runs).tables[0].rows.len(), 4);
+    }
+
+    /// The control looks for its servers where the switch is, not where the bench is.
+    #[test]
+    fn a_server_that_has_moved_is_found() {
+        let mut failing = match Failing::new() {
+            Ok(failing) => failing,
+            Err(reason) => {
+                println!("SKIPPED a_server_that_has_moved_is_found: {reason:#}");
+                return;
+            }
+        };
+        let mac = "02:00:00:00:00:77";
+        let [_, switch, server] = &failing.namespaces;
+        must(server.ip(&format!("link set veth0 address {mac}")));
+        must(switch.ip("neigh flush dev servers"));
+        let is_found = comes_true(|| {
+            // Meanwhile all servers are silent, which ends it early.
+            let _ = failing.measure();
+            let status = failing.inside.rack.status().unwrap();
+            status.servers.iter().any(|one| one.mac.to_string() == mac)
+        });
+        assert!(is_found, "{}", failing.inside.rack.status().unwrap());
     }
 
     #[test]
