@@ -399,7 +399,7 @@ impl Measured for Rack {
             Some(figure) => Target::measured(name, Goal::AtMost(most), figure),
             None => Target::not_shown(name, Goal::AtMost(most), "it was not measured"),
         };
-        // `shortest` looks at each server: with many its cost has no bound that it could be held to.
+        // `shortest` looks at each server: with many its cost has no bound to be held to.
         let with_table = [WITH_TABLE, WITH_INT2, WITH_INT3, LEAST_KNOWN, AFFINE];
         let replies = [REPLY, REPLY_INT2, REPLY_INT3];
         let choices = || BY_K.into_iter().chain([SHORTEST]);

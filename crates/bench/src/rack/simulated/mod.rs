@@ -166,7 +166,7 @@ pub fn run(session: &mut Session, effort: Effort, switch_ns: [f64; 2]) -> Result
 #[must_use]
 pub fn expected(effort: Effort) -> Duration {
     let searches = effort.servers.len() + BALANCERS.len() + 9;
-    let runs = searches * effort.halvings as usize + 46 * effort.loads.len();
+    let runs = searches * effort.halvings as usize + 50 * effort.loads.len();
     RUN * runs as u32 * effort.seeds as u32
 }
 
@@ -399,17 +399,22 @@ impl Simulation<'_> {
 
     fn heterogeneous(&mut self) -> Result<()> {
         self.session.progress.begin("servers of different size");
-        for balancer in ["random", "round-robin", CHOICE, "shortest"] {
-            for equal_weights in [false, true] {
+        for (balancer, load_info, by) in [
+            ("random", LoadInfo::Int1, ""),
+            ("round-robin", LoadInfo::Int1, ""),
+            (CHOICE, LoadInfo::Int1, ", int1"),
+            ("shortest", LoadInfo::Int1, ", int1"),
+            (CHOICE, LoadInfo::Counters, ", counters"),
+            ("shortest", LoadInfo::Counters, ", counters"),
+        ] {
+            for (equal_weights, weights) in [(false, ""), (true, UNWEIGHTED)] {
                 let scenario = RackScenario {
                     workers: [[4; SERVERS / 2], [12; SERVERS / 2]].concat(),
                     equal_weights,
+                    load_info,
                     ..self.with(balancer)?
                 };
-                let name = match equal_weights {
-                    true => format!("{balancer}{UNWEIGHTED}"),
-                    false => balancer.to_owned(),
-                };
+                let name = format!("{balancer}{by}{weights}");
                 self.latencies(Part::Heterogeneous, &name, &scenario)?;
             }
         }

@@ -158,7 +158,7 @@ pub fn sections(simulated: &Simulated) -> Vec<Section> {
             "rack-heterogeneous",
             format!(
                 "Half of the servers have 4 workers, half have 12; all are drawn, and their load counts, by their workers, \
-                 or \"{}\". INT1.",
+                 or \"{}\".",
                 UNWEIGHTED.trim_start_matches(", ")
             ),
         ),
