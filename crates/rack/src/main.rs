@@ -20,8 +20,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// How often commands and servers are looked at.
 const TICK: Duration = Duration::from_millis(20);
-/// How often a server says at most that it leaves, until the switch says that it has heard.
-const MOST_LEAVING: u32 = 5;
 /// How old metrics may be.
 const METRICS_AGE: Duration = Duration::from_secs(1);
 
@@ -216,15 +214,7 @@ fn register(switch: SocketAddrV4, registration: &Registration) -> anyhow::Result
         lease_ms: 0,
         ..registration.clone()
     };
-    // A datagram may be lost, and the switch be busy.
-    let mut left = leaving.send(switch);
-    for _ in 1..MOST_LEAVING {
-        if left.is_ok() {
-            break;
-        }
-        left = leaving.send(switch);
-    }
-    Ok(left?)
+    Ok(leaving.send(switch)?)
 }
 
 fn start(path: &std::path::Path) -> anyhow::Result<()> {
