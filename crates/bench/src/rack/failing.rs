@@ -385,11 +385,16 @@ mod tests {
                 && phases.back > 0.9
                 && (0.1..0.6).contains(&phases.share_of_the_failed)
         };
-        // A thread that waits too long for a core looks like a server that is silent.
-        let tries: Vec<_> = (0..10).map(|_| failing.measure()).collect();
-        let good = tries.iter().flatten().filter(|one| is_as_it_should_be(one));
-        let found: Vec<_> = good.cloned().map(Some).take(2).collect();
-        assert_eq!(found.len(), 2, "{tries:?}");
+        // A thread that waits too long for a core looks like a silent server, and hardly asks.
+        let (mut tries, mut found) = (Vec::new(), Vec::new());
+        let are_two = comes_true(|| {
+            let one = failing.measure();
+            let good = one.as_ref().ok().filter(|one| is_as_it_should_be(one));
+            found.extend(good.copied().map(Some));
+            tries.push(one);
+            found.len() == 2
+        });
+        assert!(are_two, "{tries:?}");
         let runs = Runs {
             name: "failing".to_owned(),
             runs: found,
