@@ -184,6 +184,18 @@ INLINE __u32 shortest(const struct members *members, const struct loads *loads, 
 	return best;
 }
 
+/* The one server that INT2 knows. Every fourth request goes to any, as in RackSched's published
+ * switch: who gets none has no reply to become known by. */
+INLINE __u32 least_known(const struct members *members, const struct loads *loads)
+{
+	__u64 least = loads->least;
+	__u32 known = ((least >> 32) - 1) & (SERVERS - 1);
+
+	if (!least || !members->weight[known] || drawn(4) == 0)
+		return in_slot(members, drawn(members->slots));
+	return known;
+}
+
 /* The server for a request: the simulator's balancers, by the same names. There are members. */
 INLINE __u32 choose(const volatile struct request_type *type, const struct members *members,
 		    struct loads *loads, __u64 flow)
@@ -197,6 +209,8 @@ INLINE __u32 choose(const volatile struct request_type *type, const struct membe
 		turn = __sync_fetch_and_add(&loads->turn, 1) + 1;
 		return in_slot(members, turn % members->slots);
 	case SHORTEST:
+		if (type->load_info == INT2)
+			return least_known(members, loads);
 		return shortest(members, loads, type->load_info);
 	case POWER_OF:
 		return least_drawn(members, loads, type->draws, type->load_info);
@@ -281,17 +295,18 @@ INLINE void replied(__u32 server, __u32 type)
 	activity->answered = activity->sent;
 }
 
-/* INT2. Only a server that is open is known: one that drains still replies, but gets no request,
- * and its load would keep the others' from being known. */
+/* INT2. Of equal loads the last counts. Only a server that is open is known: one that drains still
+ * replies, but gets no request, and its load would keep the others' from being known. */
 INLINE void least_reported(const struct members *members, __u64 *least, __u32 server, __u32 load)
 {
-	__u64 known = *least;
+	__u64 known = *least, of_this, of_known;
 	__u32 known_server = (known >> 32) - 1;
 
 	if (!members || !members->weight[server & (SERVERS - 1)])
 		return;
-	if (!known || known_server == server || load < (__u32)known ||
-	    !members->weight[known_server & (SERVERS - 1)])
+	of_this = (__u64)load * members->weight[known_server & (SERVERS - 1)];
+	of_known = (__u64)(__u32)known * members->weight[server & (SERVERS - 1)];
+	if (!known || known_server == server || of_this <= of_known)
 		*least = (__u64)(server + 1) << 32 | load;
 }
 

@@ -69,7 +69,8 @@ struct server {
 	struct station station;
 };
 
-/* The servers that are open for a type. A server has as many slots as its weight. */
+/* The servers that are open for a type. Their slots are in proportion to their weights, by which
+ * their loads are compared. */
 struct members {
 	__u32 servers;
 	__u32 slots;

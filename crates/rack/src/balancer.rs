@@ -19,7 +19,8 @@ pub enum Balancer {
     RoundRobin,
     /// `by-flow`: by a hash of the client's address and port, whatever the load.
     ByFlow,
-    /// `shortest`: the one with the least known load, by chance among several.
+    /// `shortest`: the one with the least known load, by chance among several. By
+    /// [`LoadInfo::Int2`] the one that is known, and for one request in four any.
     Shortest,
     /// `power-of-K`: the one with the least known load of K that are drawn, 1 to 4; RackSched's
     /// choice is `power-of-2`.
@@ -105,7 +106,7 @@ impl Serialize for Balancer {
 pub enum LoadInfo {
     /// Each reply carries how many requests of its type its server has; the last one counts.
     Int1,
-    /// The same, but of the least loaded server alone.
+    /// The same, but of the least loaded server alone; of equal ones, the last that replied.
     Int2,
     /// As `Int1`, with servers that report their outstanding work in another unit. This project's
     /// transports report requests.

@@ -318,7 +318,7 @@ mod tests {
         std::thread::scope(|scope| {
             let watching = scope.spawn(|| {
                 let mut seen = 0;
-                while seen < 200 && start.elapsed() < Duration::from_secs(20) {
+                while seen < 200 && start.elapsed() < shinjuku_tests_support::PATIENCE {
                     if let Ok(there) = fs::symlink_metadata(&path) {
                         assert_eq!(there.permissions().mode() & 0o777, 0o600);
                         seen += 1;

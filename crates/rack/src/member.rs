@@ -96,10 +96,11 @@ impl Member {
         self.ports = Default::default();
     }
 
-    /// It gets no further requests.
+    /// It gets no further requests. One that is leaving gets none, and leaves.
     pub(crate) fn drain(&mut self) {
-        self.state = State::Draining;
-        self.until = None;
+        if !self.is_leaving() {
+            self.state = State::Draining;
+        }
     }
 
     /// It is gone at `until`.
@@ -198,6 +199,19 @@ mod tests {
         assert_eq!(member.end(at(1999)), None);
         assert_eq!(member.end(at(2000)), Some(End::Gone));
         assert!(member.serves("short") && !member.serves("other"));
+    }
+
+    /// A command must not bring a lease back that is over, or it would end once more.
+    #[test]
+    fn a_server_that_leaves_is_drained_already() {
+        let mut member = member();
+        member.lease = Some(at(1000));
+        assert_eq!(member.end(at(1000)), Some(End::Expired));
+        member.remove(at(1500));
+        member.drain();
+        assert!(member.is_leaving());
+        assert_eq!(member.end(at(1001)), None);
+        assert_eq!(member.end(at(1500)), Some(End::Gone));
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::{Rack, RackError, ServerConfig};
 const BATCH: usize = 64;
 /// The longest message, in bytes.
 const LONGEST: usize = 4096;
-/// How long the switch may take to answer.
+/// How long the switch may take to answer, and how often it is asked: a datagram may be lost.
 const PATIENCE: Duration = Duration::from_secs(1);
+const TRIES: u32 = 3;
 /// The longest lease: a day.
 pub const LONGEST_LEASE_MS: u64 = 86_400_000;
 
@@ -95,16 +96,23 @@ impl Registration {
     /// Registers this host's server at the switch that listens at `switch`, or renews the lease.
     ///
     /// # Errors
-    /// If the switch refuses, or does not answer within a second.
+    /// If the switch refuses, or does not answer three times within a second each.
     pub fn send(&self, switch: SocketAddrV4) -> Result<(), RackError> {
         let exchange = || {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             socket.connect(switch)?;
             socket.set_read_timeout(Some(PATIENCE))?;
-            socket.send(&serde_json::to_vec(self)?)?;
-            let mut answer = [0; LONGEST];
-            let length = socket.recv(&mut answer)?;
-            Ok(serde_json::from_slice(&answer[..length])?)
+            let (said, mut answer) = (serde_json::to_vec(self)?, [0; LONGEST]);
+            let mut late = ErrorKind::TimedOut.into();
+            for _ in 0..TRIES {
+                socket.send(&said)?;
+                match socket.recv(&mut answer) {
+                    Ok(length) => return Ok(serde_json::from_slice(&answer[..length])?),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => late = error,
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(late)
         };
         let answer = exchange().map_err(|cause: std::io::Error| {
             RackError::Server(format!("the switch at {switch} does not answer: {cause}"))
@@ -208,6 +216,33 @@ impl Registrar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_registration_that_is_lost_is_said_again() {
+        let switch = UdpSocket::bind("127.0.0.1:0").unwrap();
+        switch
+            .set_read_timeout(Some(shinjuku_tests_support::PATIENCE))
+            .unwrap();
+        let SocketAddr::V4(at) = switch.local_addr().unwrap() else {
+            panic!("it is IPv4");
+        };
+        let registration = Registration {
+            name: "z".to_owned(),
+            workers: 1,
+            types: None,
+            lease_ms: 0,
+        };
+        let mut said = [[0; LONGEST]; 2];
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| registration.send(at));
+            // The first one does not count as heard.
+            let heard = said.each_mut().map(|said| switch.recv_from(said).unwrap());
+            let answer = serde_json::to_vec(&Answer::Done).unwrap();
+            switch.send_to(&answer, heard[1].1).unwrap();
+            server.join().unwrap().unwrap();
+        });
+        assert_eq!(said[0], said[1]);
+    }
 
     #[test]
     fn networks_contain_their_hosts() {

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const SERVERS: usize = 64;
 /// The most request types.
 pub const TYPES: usize = 8;
-/// The most slots of a type: each open server has as many as its weight.
+/// The most slots of a type: of each open server in proportion to its weight.
 pub const SLOTS: usize = 256;
 /// Entries of a bucket of the request table.
 pub const WAYS: usize = 8;
@@ -98,9 +98,12 @@ impl Default for Members {
 
 impl Members {
     /// The servers, by number, with their weights. Numbers are below [`SERVERS`], weights at least
-    /// one. Where the weights' sum exceeds [`SLOTS`], they are scaled down, to one at least.
+    /// one.
     ///
-    /// A server's slots lie apart from each other, so that servers take turns in round robin.
+    /// A server has as many slots as its weight, divided by what all weights can be divided by.
+    /// Where the sum still exceeds [`SLOTS`], they are scaled down, to one at least. Loads are
+    /// compared by the weights as they are. A server's slots lie apart from each other, so that
+    /// servers take turns in round robin.
     #[must_use]
     pub fn new(servers: &[(u8, u16)]) -> Self {
         let mut members = Self {
@@ -111,22 +114,25 @@ impl Members {
             weight: [0; SERVERS],
         };
         let servers = &servers[..servers.len().min(SERVERS)];
-        let sum: u32 = servers.iter().map(|(_, weight)| u32::from(*weight)).sum();
-        // What rounding up to one takes at most is left out of the room for the others.
-        let room = (SLOTS - SERVERS) as u32;
-        let scaled = |weight: u16| match sum as usize {
-            0..=SLOTS => weight.max(1),
-            _ => (u32::from(weight) * room / sum).max(1) as u16,
-        };
         for (place, (server, weight)) in servers.iter().enumerate() {
             members.server[place] = *server;
-            members.weight[usize::from(*server)] = scaled(*weight);
+            members.weight[usize::from(*server)] = (*weight).max(1);
         }
-        // The n-th slot of a server with weight w is due at (n + 1/2) / w of the round.
+        let weight_of = |server: u8| u32::from(members.weight[usize::from(server)]);
+        let weights = || servers.iter().map(|(server, _)| weight_of(*server));
+        let unit = weights().fold(0, gcd).max(1);
+        let sum: u32 = weights().map(|weight| weight / unit).sum();
+        // What rounding up to one takes at most is left out of the room for the others.
+        let room = (SLOTS - SERVERS) as u32;
+        let slots = |weight: u32| match sum as usize {
+            0..=SLOTS => weight / unit,
+            _ => (weight / unit * room / sum).max(1),
+        };
+        // The n-th of w slots of a server is due at (n + 1/2) / w of the round.
         let mut due: Vec<(u32, u8)> = Vec::new();
         for (server, _) in servers {
-            let weight = u32::from(members.weight[usize::from(*server)]);
-            due.extend((0..weight).map(|n| ((2 * n + 1) * (1 << 16) / (2 * weight), *server)));
+            let all = slots(weight_of(*server));
+            due.extend((0..all).map(|n| ((2 * n + 1) * (1 << 16) / (2 * all), *server)));
         }
         due.sort_by_key(|(at, _)| *at);
         for (slot, (_, server)) in members.slot.iter_mut().zip(&due) {
@@ -140,6 +146,14 @@ impl Members {
     #[must_use]
     pub fn slots(&self) -> &[u8] {
         &self.slot[..self.slots as usize]
+    }
+}
+
+fn gcd(one: u32, other: u32) -> u32 {
+    if other == 0 {
+        one
+    } else {
+        gcd(other, one % other)
     }
 }
 
@@ -329,6 +343,21 @@ mod tests {
         let members = Members::new(&uneven);
         assert!(members.slots().len() <= SLOTS);
         assert!((0..SERVERS as u8).all(|n| members.slots().contains(&n)));
+    }
+
+    /// 64 servers of 8 workers would have 512 slots.
+    #[test]
+    fn slots_are_as_few_as_the_weights_allow_and_weights_stay_exact() {
+        let all = |one: u16, other: u16| {
+            let of = |number| (number, if number % 2 == 0 { one } else { other });
+            Members::new(&(0..SERVERS as u8).map(of).collect::<Vec<_>>())
+        };
+        assert_eq!(all(8, 8).slots().len(), SERVERS);
+        assert_eq!(all(4, 12).slots().len(), SERVERS * 2);
+        // Rounded to two and three slots each, but a load counts by the workers that there are.
+        let members = all(5, 7);
+        assert_eq!(members.slots().len(), SERVERS / 2 * 5);
+        assert_eq!(members.weight[..2], [5, 7]);
     }
 
     #[test]

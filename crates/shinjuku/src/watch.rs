@@ -262,6 +262,7 @@ fn report(observer: &Observer) -> String {
         ("returned", statistics.returned),
         ("lost", statistics.lost),
         ("waiting", statistics.waiting),
+        ("never_ran_beyond", queued.beyond),
         ("started", statistics.started),
         ("running", statistics.running),
         ("helped", statistics.helped),

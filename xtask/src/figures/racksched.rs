@@ -44,7 +44,8 @@ pub(super) const FIGURES: &[Entry] = &[
         caption: Caption {
             claims: &[TWO_LAYERS],
             ours: "8 servers of 8 workers, 90 % of 50 µs and 10 % of 500 µs, a quantum of 25 µs, two choices, 2.5 µs from switch \
-                   to server. The ways to track load are those of the published code, not of the abstract.",
+                   to server. The ways to track load are those of the published code, not of the abstract; by INT2 that sends to \
+                   the one server that is known, and one request in four to any.",
         },
         draw: load_tracking,
     },
@@ -133,7 +134,8 @@ const CHOICES: [Choice; 6] = [
     ),
 ];
 
-/// The ways to track load, which two choices are based on.
+/// The ways to track load, which two choices are based on, as in the published code; by INT2 that
+/// sends to the one server that is known, and one request in four to any.
 const TRACKED: [Choice; 4] = [
     (
         "INT1, queue lengths by class",
@@ -143,7 +145,7 @@ const TRACKED: [Choice; 4] = [
     ),
     (
         "INT2, the least loaded alone",
-        BalancerSpec::PowerOf(2),
+        BalancerSpec::Shortest,
         LoadInfo::Int2,
         NETWORK_NS,
     ),

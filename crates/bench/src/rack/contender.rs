@@ -13,7 +13,10 @@ use shinjuku_rack::Config;
 use shinjuku_rack::datapath::{Action, Datapath, Program};
 use shinjuku_rack::tables::{Members, ServerEntry, Settings, Station, TYPES};
 
-use super::{BARE, BATCH, BY_K, CHOICE, REPLY, WITH_INT2, WITH_INT3, WITH_TABLE, WITHOUT_CHOICE};
+use super::{
+    AFFINE, BARE, BATCH, BY_K, CHOICE, LEAST_KNOWN, REPLY, REPLY_INT2, REPLY_INT3, SHORTEST,
+    WITH_INT2, WITH_INT3, WITH_TABLE, WITHOUT_CHOICE,
+};
 
 /// Servers of a contender that says nothing of them.
 pub const SERVERS: u8 = 4;
@@ -102,7 +105,7 @@ pub fn all() -> Result<Vec<Contender>> {
         });
     }
     for (name, servers, note) in [
-        ("shortest", SERVERS, "the same; it looks at each server"),
+        (SHORTEST, SERVERS, "the same; it looks at each server"),
         (
             "shortest of 64",
             MOST_SERVERS,
@@ -127,14 +130,26 @@ pub fn all() -> Result<Vec<Contender>> {
             ..Plan::default()
         });
     }
-    plans.extend([Plan {
-        name: "affine",
-        note: "a request that the table knows",
-        load_info: "int1",
-        frame: racksched_request(),
-        ..Plan::default()
-    }]);
-    for (name, load_info) in [REPLY, "reply, int2", "reply, int3"].into_iter().zip(INT) {
+    plans.extend([
+        Plan {
+            name: LEAST_KNOWN,
+            note: "the same; the one server that is known is chosen, or any",
+            balancer: "shortest",
+            load_info: "int2",
+            servers: MOST_SERVERS,
+            forgetful: true,
+            frame: racksched_request(),
+            ..Plan::default()
+        },
+        Plan {
+            name: AFFINE,
+            note: "a request that the table knows",
+            load_info: "int1",
+            frame: racksched_request(),
+            ..Plan::default()
+        },
+    ]);
+    for (name, load_info) in [REPLY, REPLY_INT2, REPLY_INT3].into_iter().zip(INT) {
         plans.push(Plan {
             name,
             note: "a reply in RackSched's format, with its load",
@@ -164,8 +179,9 @@ impl Contender {
             open.push((number, 1));
         }
         datapath.set_members(&[Members::new(&open); TYPES])?;
-        // Replies go to a client that is known.
+        // Replies go to a client that is known, and a server's load is known.
         datapath.run(Program::Rack, &racksched_request(), 1)?;
+        datapath.run(Program::Rack, &racksched_reply(), 1)?;
         let contender = Self {
             name: plan.name.to_owned(),
             note: plan.note.to_owned(),

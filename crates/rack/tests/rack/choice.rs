@@ -23,8 +23,8 @@ use crate::{NOW, OTHER_PORT, RACK, RACKSCHED_PORT, Switch, TYPES, address, setti
 const NUMBERS: [u8; 6] = [0, 1, 7, 20, 41, 63];
 /// Each class is a type: its number in the switch, and its port.
 const CLASSES: [(usize, u16); 2] = [(0, RACKSCHED_PORT), (2, OTHER_PORT)];
-/// The workers of servers of different size; powers of two, which the simulator divides exactly.
-const SIZES: [usize; 6] = [1, 2, 4, 1, 2, 4];
+/// The workers of servers of different size.
+const SIZES: [usize; 6] = [2, 4, 6, 2, 10, 14];
 
 /// A request without a reply.
 struct Out {
@@ -41,8 +41,6 @@ struct Both {
     load_info: LoadInfo,
     /// All classes are the first one's type.
     one_type: bool,
-    /// What the simulator multiplies a server's load by.
-    scales: [u64; 6],
     /// The servers that the switch has open, as the simulator lists them.
     open: Vec<usize>,
     /// By server.
@@ -108,7 +106,7 @@ impl Both {
             }
             for class in 0..CLASSES.len() as u16 {
                 let (table, _) = self.of(class);
-                let told = (loads.load(server, class) / self.scales[server]) as u32;
+                let told = loads.load(server, class) as u32;
                 let known = |switch: &Switch| {
                     let loads = switch.datapath.loads(table).unwrap();
                     loads.load[usize::from(number)]
@@ -121,7 +119,7 @@ impl Both {
         }
     }
 
-    /// Of the server that INT2 knows, the simulator tells only that it has less.
+    /// The server that INT2 knows; the simulator does not tell its load.
     fn tell_least(&mut self, request: &Request, loads: &LoadView) {
         let (table, _) = self.of(request.class);
         let mut told = Loads {
@@ -129,11 +127,8 @@ impl Both {
             load: [0; 64],
             least: 0,
         };
-        let load = |server: &usize| loads.load(*server, request.class);
-        if self.open.iter().any(|server| load(server) > 0) {
-            let least = self.open.iter().find(|server| load(server) == 0);
-            let number = least.map_or(62, |server| NUMBERS[*server]);
-            told.least = u64::from(number + 1) << 32;
+        if let Some(least) = loads.least(request.class) {
+            told.least = u64::from(NUMBERS[least] + 1) << 32;
         }
         self.switch.datapath.set_loads(table, &told).unwrap();
     }
@@ -200,7 +195,10 @@ impl Balancer for Both {
 
         let mut before = random.clone();
         let request = &of_a_client(request);
-        let chosen = self.balancer.choose(request, &slots, loads, random)?;
+        // `shortest` looks at each server once, in the order of their numbers.
+        let looks_at_all = self.name == "shortest" && self.load_info != LoadInfo::Int2;
+        let listed = if looks_at_all { servers } else { &slots };
+        let chosen = self.balancer.choose(request, listed, loads, random)?;
         let what = (self.name.as_str(), self.load_info, self.number, servers);
         assert_eq!(sent, address(NUMBERS[chosen]), "{what:?}");
         self.out[chosen].push_back(out);
@@ -243,16 +241,12 @@ fn both(test: &str, balancer: &str, scenario: &RackScenario, injected: bool) -> 
         // By the clock, which the simulator's does not follow.
         settings.age = 1 << 20;
     }
-    let workers = |server| scenario.workers.get(server);
     Some(Both {
         name: balancer.to_owned(),
         balancer: scenario.balancer.build(),
         switch: Switch::with(test, &settings, &NUMBERS)?,
         load_info,
         one_type: scenario.one_type,
-        scales: std::array::from_fn(|server| {
-            workers(server).map_or(1, |workers| (1 << 20) / *workers as u64)
-        }),
         open: Vec::new(),
         out: Default::default(),
         number: 0,
@@ -302,7 +296,6 @@ fn the_program_chooses_as_the_simulator_does() {
     }
 }
 
-/// But for `shortest`, which looks at each server once here, and at each slot there.
 #[test]
 fn the_program_weighs_as_the_simulator_does() {
     let test = "the_program_weighs_as_the_simulator_does";
@@ -310,7 +303,11 @@ fn the_program_weighs_as_the_simulator_does() {
         ("random", LoadInfo::Int1),
         ("round-robin", LoadInfo::Int1),
         ("by-flow", LoadInfo::Int1),
+        ("shortest", LoadInfo::Int1),
+        ("shortest", LoadInfo::Int2),
+        ("shortest", LoadInfo::Counters),
         ("power-of-2", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Int2),
         ("power-of-2", LoadInfo::Counters),
         ("power-of-4", LoadInfo::Int3),
     ] {

@@ -367,13 +367,19 @@ fn int2_keeps_the_least_loaded_server_alone() {
         (9, 8, (5, 7)),
         (9, 6, (9, 6)),
         (9, 20, (9, 20)),
-        (2, 20, (9, 20)),
+        // As many: the last one.
+        (2, 20, (2, 20)),
+        (5, 21, (2, 20)),
         (40, 19, (40, 19)),
     ] {
         switch.answers(&reply(server, 1, load));
         assert_eq!(least(&switch), expected);
     }
-    assert_eq!(switch.serves(&request(2)), 40);
+    // One in four goes anywhere, or no other would ever become known.
+    let draws = [FIRST, LAST / 2, LAST / 4, FIRST, LAST / 4 + 1, LAST];
+    switch.inject(NOW, &draws);
+    let served = [2, 3, 4, 5].map(|number| switch.serves(&request(number)));
+    assert_eq!(served, [5, 2, 40, 40]);
     switch.datapath.forget(9).unwrap();
     assert_eq!(least(&switch), (40, 19));
     switch.datapath.forget(40).unwrap();
@@ -394,6 +400,7 @@ fn int2_knows_none_that_is_closed() {
     switch.open(&[2, 5, 40]);
     switch.answers(&reply(5, 1, 7));
     assert_eq!(least(&switch), 5);
+    switch.inject(NOW, &[LAST]);
     assert_eq!(switch.serves(&request(2)), 5);
     // It answers what it has.
     switch.answers(&reply(9, 1, 0));
@@ -601,6 +608,23 @@ fn servers_count_by_their_workers() {
         };
         switch.datapath.set_loads(0, &loads).unwrap();
         assert_eq!(switch.serves(&request(1000 + of_five)), chosen);
+    }
+}
+
+/// By INT2, too, a load is of the workers that it is shared by.
+#[test]
+fn int2_compares_by_workers() {
+    let test = "int2_compares_by_workers";
+    let Some(mut switch) = Switch::new(test, "shortest", "int2", &[2, 5]) else {
+        return;
+    };
+    let members = [Members::new(&[(2, 1), (5, 3)]); TYPES];
+    switch.datapath.set_members(&members).unwrap();
+    switch.serves(&request(1));
+    for (server, load, least) in [(2, 9, 2), (5, 28, 2), (5, 27, 5), (2, 10, 5), (2, 9, 2)] {
+        switch.answers(&reply(server, 1, load));
+        let known = switch.datapath.loads(0).unwrap().least >> 32;
+        assert_eq!(known as u8 - 1, least, "{server}: {load}");
     }
 }
 

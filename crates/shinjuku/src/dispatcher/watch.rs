@@ -491,13 +491,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
             self.policy.error().is_some(),
         );
         if self.statistics.queued.is_wanted() {
-            self.tell_of_queued();
+            self.tell_of_queued(staged);
         }
     }
 
-    /// Tells readers what waits and never ran, what is staged included.
+    /// Tells readers what waits and never ran, what is staged included: that has arrived first.
     #[cold]
-    fn tell_of_queued(&self) {
+    fn tell_of_queued(&self, staged_fresh: usize) {
         let waiting = self.policy.fresh().map(|task| Meta {
             class: task.class,
             arrival: task.arrival,
@@ -509,6 +509,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
             class: record.class,
             arrival: record.arrival,
         });
-        self.statistics.queued.tell(waiting.chain(staged));
+        let all = self.policy.len() - self.policy.waiting_started() + staged_fresh;
+        self.statistics.queued.tell(staged.chain(waiting), all);
     }
 }

@@ -24,16 +24,29 @@ pub(crate) fn in_process<Request: Send + 'static, Reply: Send + 'static>(
 
 /// Runs a test that might hang: after twice the patience the test fails.
 pub(crate) fn bounded(test: impl FnOnce() + Send + 'static) {
+    advancing(|_| test());
+}
+
+/// The same of a test that counts its steps: it fails after so long without one.
+pub(crate) fn advancing(test: impl FnOnce(&AtomicUsize) + Send + 'static) {
     let (done, result) = mpsc::channel();
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&steps);
     let thread = thread::spawn(move || {
-        test();
+        test(&counted);
         let _ = done.send(());
     });
-    match result.recv_timeout(PATIENCE * 2) {
-        Ok(()) => thread.join().unwrap(),
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            std::panic::resume_unwind(thread.join().unwrap_err())
+    let mut seen = 0;
+    loop {
+        match result.recv_timeout(PATIENCE * 2) {
+            Ok(()) => return thread.join().unwrap(),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let before = std::mem::replace(&mut seen, steps.load(Ordering::Relaxed));
+                assert!(seen > before, "it hangs after {seen} steps");
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                std::panic::resume_unwind(thread.join().unwrap_err())
+            }
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Which server of a rack gets a request.
 
+use std::cmp::Ordering;
+
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::load::LoadView;
+use super::load::{LoadInfo, LoadView};
 use crate::Request;
 use crate::machine::spread;
 
@@ -71,7 +73,8 @@ impl Balancer for RoundRobin {
     }
 }
 
-/// The server with the least known load (join the shortest queue); ties are broken at random.
+/// The server with the least known load (join the shortest queue); ties are broken at random. By
+/// [`LoadInfo::Int2`] the one that is known, and any for one request in four.
 pub struct Shortest;
 
 impl Balancer for Shortest {
@@ -82,28 +85,49 @@ impl Balancer for Shortest {
         loads: &LoadView,
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
-        Some(shortest(request.class, servers, loads, random))
+        Some(match loads.info() {
+            LoadInfo::Int2 => least_known(request.class, servers, loads, random),
+            _ => shortest(request.class, servers, loads, random),
+        })
     }
 }
 
-/// One pass; the n-th of several equal servers replaces its predecessor with probability 1/n, so
-/// that all are equally likely.
+/// The one server that is known. Every fourth request goes to any: who gets none has no reply to
+/// become known by.
+///
+/// Source: RackSched's published code, `switch_code/int2/int2.p4`.
+fn least_known(
+    class: u16,
+    servers: &[usize],
+    loads: &LoadView,
+    random: &mut Xoshiro256PlusPlus,
+) -> usize {
+    match loads.least(class) {
+        Some(known) if random.random_range(0..4_u32) > 0 => known,
+        _ => servers[random.random_range(0..servers.len())],
+    }
+}
+
+/// One pass over each server, however often it is there; the n-th of several equal ones replaces
+/// its predecessor with probability 1/n, so that all are equally likely.
 fn shortest(
     class: u16,
     servers: &[usize],
     loads: &LoadView,
     random: &mut Xoshiro256PlusPlus,
 ) -> usize {
-    let (mut best, mut least, mut equals) = (servers[0], loads.load(servers[0], class), 1_u32);
-    for &server in &servers[1..] {
-        let load = loads.load(server, class);
-        if load < least {
-            (best, least, equals) = (server, load, 1);
-        } else if load == least {
-            equals += 1;
-            if random.random_range(0..equals) == 0 {
-                best = server;
+    let (mut best, mut equals) = (servers[0], 1_u32);
+    let others = servers.chunk_by(PartialEq::eq).skip(1);
+    for server in others.map(|same| same[0]) {
+        match loads.compare(server, best, class) {
+            Ordering::Less => (best, equals) = (server, 1),
+            Ordering::Equal => {
+                equals += 1;
+                if random.random_range(0..equals) == 0 {
+                    best = server;
+                }
             }
+            Ordering::Greater => {}
         }
     }
     best
@@ -125,8 +149,8 @@ impl Balancer for PowerOf {
         random: &mut Xoshiro256PlusPlus,
     ) -> Option<usize> {
         let drawn = (0..self.k.max(1)).map(|_| servers[random.random_range(0..servers.len())]);
-        // `min_by_key` keeps the first of equal ones.
-        drawn.min_by_key(|server| loads.load(*server, request.class))
+        // `min_by` keeps the first of equal ones.
+        drawn.min_by(|one, other| loads.compare(*one, *other, request.class))
     }
 }
 
@@ -184,11 +208,10 @@ impl Balancer for Racks {
             let to = servers.partition_point(|server| *server < (number + 1) * size);
             &servers[from..to]
         };
-        // The mean, as racks may have lost servers.
+        // The mean, as racks may have lost servers. A server is there as often as it weighs.
         let load = |servers: &[usize]| {
-            let of_each = servers
-                .iter()
-                .map(|&server| loads.load(server, request.class));
+            let each = servers.chunk_by(PartialEq::eq);
+            let of_each = each.map(|same| loads.load(same[0], request.class));
             of_each.sum::<u64>() as f64 / servers.len() as f64
         };
         let (first, second) = (rack(first), rack(second));
@@ -198,7 +221,7 @@ impl Balancer for Racks {
             first
         };
         let (one, other) = (draw(rack), draw(rack));
-        let load = |server| loads.load(server, request.class);
-        Some(if load(other) < load(one) { other } else { one })
+        let is_less = loads.compare(other, one, request.class).is_lt();
+        Some(if is_less { other } else { one })
     }
 }

@@ -4,11 +4,15 @@
 //! |---|---|---|
 //! | `Exact` | each server's outstanding requests | at once, as no switch could |
 //! | `Int1` | the same, per class | each reply carries its server's value, which overwrites |
-//! | `Int2` | one server and its value, per class | a reply overwrites it if its value is lower, or it is from that server |
+//! | `Int2` | one server and its value, per class | a reply overwrites it if its value is no higher, or it is from that server |
 //! | `Int3` | each server's outstanding work, in ns, per class | as `Int1` |
 //! | `Counters` | a counter per server | up when a request is sent, down at its reply; lost packets make it drift |
 //!
-//! Source: Zhu et al., *RackSched*, OSDI 2020, with the names of its published code.
+//! Source: Zhu et al., *RackSched*, OSDI 2020, with the names of its published code, as far as that
+//! has any: `switch_code/int2`, `switch_code/proactive` (our counters), `server_code/.../track_us`
+//! (our INT3).
+
+use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
@@ -54,35 +58,48 @@ pub struct LoadView {
     least: Vec<Option<(usize, u64)>>,
     /// Per server: requests sent less replies seen.
     counters: Vec<u64>,
-    /// Per server: what its load is multiplied by, to be compared with others'.
-    scales: Vec<u64>,
+    /// Per server: by how much its load is divided, to be compared with others'.
+    weights: Vec<u64>,
 }
 
-/// The scale of one worker, where servers have different numbers of them.
-const SCALE: u64 = 1 << 20;
-
 impl LoadView {
-    /// Of servers with so many workers; if there are none of different size, loads are as reported.
-    /// With one class all requests are told as that one.
-    pub(super) fn new(info: LoadInfo, workers: &[usize], classes: usize) -> Self {
-        let servers = workers.len();
-        let equal = workers.iter().all(|&each| each == workers[0]);
-        let scale = |&workers: &usize| if equal { 1 } else { SCALE / workers as u64 };
+    /// Of servers with these weights. With one class all requests are told as that one.
+    pub(super) fn new(info: LoadInfo, weights: &[usize], classes: usize) -> Self {
+        let servers = weights.len();
         Self {
             info,
             classes,
             known: vec![0; servers * classes],
             least: vec![None; classes],
             counters: vec![0; servers],
-            scales: workers.iter().map(scale).collect(),
+            weights: weights.iter().map(|weight| *weight as u64).collect(),
         }
     }
 
-    /// The known load of `server` for requests of `class`; where servers differ in size, in
-    /// proportion to their workers. With `Int2`, the one known server has zero and the others more.
+    /// How the known load of `one` for requests of `class` compares with that of `other`, each by
+    /// its server's weight.
     #[must_use]
-    pub fn load(&self, server: usize, class: u16) -> u64 {
-        self.scales[server].saturating_mul(self.reported(server, class))
+    pub fn compare(&self, one: usize, other: usize, class: u16) -> Ordering {
+        let loads = [one, other].map(|server| self.load(server, class));
+        self.compared((one, loads[0]), (other, loads[1]))
+    }
+
+    /// The same of loads that are given, without a division that rounds.
+    fn compared(&self, one: (usize, u64), other: (usize, u64)) -> Ordering {
+        let crossed = |load, other: usize| u128::from(load) * u128::from(self.weights[other]);
+        crossed(one.1, other.0).cmp(&crossed(other.1, one.0))
+    }
+
+    /// How the switch tracks load.
+    #[must_use]
+    pub fn info(&self) -> LoadInfo {
+        self.info
+    }
+
+    /// The one server that `Int2` knows for requests of `class`, if any.
+    #[must_use]
+    pub fn least(&self, class: u16) -> Option<usize> {
+        self.least[self.number(class)].map(|(server, _)| server)
     }
 
     /// How many servers there are, those included that are closed.
@@ -91,7 +108,10 @@ impl LoadView {
         self.counters.len()
     }
 
-    fn reported(&self, server: usize, class: u16) -> u64 {
+    /// The known load of `server` for requests of `class`, as it was reported or counted. With
+    /// `Int2`, the one known server has zero and the others one.
+    #[must_use]
+    pub fn load(&self, server: usize, class: u16) -> u64 {
         match self.info {
             LoadInfo::Counters => self.counters[server],
             LoadInfo::Int2 => match self.least[self.number(class)] {
@@ -149,9 +169,12 @@ impl LoadView {
             LoadInfo::Int1 => self.known[entry] = report.requests,
             LoadInfo::Int3 => self.known[entry] = report.work_ns,
             LoadInfo::Int2 => {
-                let least = &mut self.least[number];
-                if least.is_none_or(|(known, value)| known == server || report.requests < value) {
-                    *least = Some((server, report.requests));
+                let reported = (server, report.requests);
+                let is_least = self.least[number].is_none_or(|known| {
+                    known.0 == server || self.compared(reported, known).is_le()
+                });
+                if is_least {
+                    self.least[number] = Some(reported);
                 }
             }
             LoadInfo::Exact | LoadInfo::Counters => {}
@@ -172,5 +195,52 @@ impl LoadView {
                 *least = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(requests: u64) -> Option<Report> {
+        Some(Report {
+            requests,
+            work_ns: 0,
+        })
+    }
+
+    #[test]
+    fn int2_keeps_the_last_of_the_least_loaded_by_their_weights() {
+        let mut view = LoadView::new(LoadInfo::Int2, &[1, 1, 3], 1);
+        assert_eq!(view.least(0), None);
+        for (server, requests, least) in [
+            (0, 7, 0),
+            (1, 8, 0),
+            // As many: the last one.
+            (1, 7, 1),
+            (1, 9, 1),
+            // 28 of three workers are more than 9 of one, and 27 are not.
+            (2, 28, 1),
+            (2, 27, 2),
+            (0, 10, 2),
+            (0, 9, 0),
+        ] {
+            view.replied(server, 0, of(requests));
+            assert_eq!(view.least(0), Some(least), "{server}: {requests}");
+        }
+        // One that is closed tells nothing, and is not known any more.
+        view.replied(2, 0, None);
+        view.forget_least(0);
+        assert_eq!(view.least(0), None);
+    }
+
+    #[test]
+    fn loads_compare_by_weights_without_rounding() {
+        let mut view = LoadView::new(LoadInfo::Int1, &[1, 3, 7], 1);
+        for (server, requests) in [(0, 2), (1, 6), (2, 13)] {
+            view.replied(server, 0, of(requests));
+        }
+        assert!(view.compare(0, 1, 0).is_eq());
+        assert!(view.compare(2, 0, 0).is_lt() && view.compare(1, 2, 0).is_gt());
     }
 }

@@ -19,7 +19,8 @@
 //! - The choice may be the clients' instead: then each of so many *views* knows only what its own
 //!   replies told (RackSched's baseline of client-side scheduling).
 //! - Servers may have different numbers of workers. Then one with twice the workers of another is
-//!   drawn twice as often, and its load counts half, as in `crates/rack`.
+//!   drawn twice as often, and its load counts half, as in `crates/rack`; unless all are to count
+//!   alike.
 //!
 //! Several dispatchers on one machine, each with its own workers, are a rack without a network
 //! whose balancer is [`balancer::ByFlow`].
@@ -189,6 +190,8 @@ pub struct RackScenario {
     pub shape: Shape,
     /// The workers of each server, from the first, where they are not as many as in `shape`.
     pub workers: Vec<usize>,
+    /// Servers are drawn, and their loads compared, as if all had as many workers.
+    pub equal_weights: bool,
     /// How servers are chosen.
     pub balancer: BalancerSpec,
     /// What the choice is based on.
@@ -317,6 +320,7 @@ impl RackScenario {
                 ..Shape::ideal(workers)
             },
             workers: Vec::new(),
+            equal_weights: false,
             balancer: BalancerSpec::PowerOf(2),
             load_info: LoadInfo::Int1,
             one_type: false,

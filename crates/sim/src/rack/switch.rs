@@ -111,8 +111,12 @@ impl Rack {
         let workers: Vec<_> = (0..most)
             .map(|server| scenario.workers_of(server))
             .collect();
-        let unit = workers.iter().copied().fold(0, gcd);
-        let slots: Vec<_> = workers.iter().map(|workers| workers / unit).collect();
+        let weights = match scenario.equal_weights {
+            true => vec![1; most],
+            false => workers,
+        };
+        let unit = weights.iter().copied().fold(0, gcd);
+        let slots: Vec<_> = weights.iter().map(|weight| weight / unit).collect();
         // All know the truth.
         let views = match scenario.load_info {
             LoadInfo::Exact => 1,
@@ -136,7 +140,7 @@ impl Rack {
             slots,
             balancer,
             views: (0..views)
-                .map(|_| LoadView::new(scenario.load_info, &workers, types))
+                .map(|_| LoadView::new(scenario.load_info, &weights, types))
                 .collect(),
             table: scenario
                 .request_table

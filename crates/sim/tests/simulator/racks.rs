@@ -42,10 +42,6 @@ fn every_balancer_answers_every_request() {
             LoadInfo::Int3,
             LoadInfo::Counters,
         ] {
-            if load_info == LoadInfo::Int2 && name == "shortest" {
-                // All requests go to the one known server, which is overloaded.
-                continue;
-            }
             let scenario = RackScenario {
                 balancer: name.parse().unwrap(),
                 load_info,
@@ -498,10 +494,24 @@ fn load_of_all_classes_together_is_what_a_shared_queue_has() {
 /// The least loaded server alone is known; once that is removed, it is another one.
 #[test]
 fn int2_knows_none_that_was_removed() {
+    /// Chooses the one that is known; sees that it is open.
+    struct Known;
+    impl Balancer for Known {
+        fn choose(
+            &mut self,
+            request: &Request,
+            servers: &[usize],
+            loads: &LoadView,
+            random: &mut rand_xoshiro::Xoshiro256PlusPlus,
+        ) -> Option<usize> {
+            let known = loads.least(request.class);
+            assert!(known.is_none_or(|known| servers.contains(&known)));
+            shinjuku_sim::rack::balancer::Shortest.choose(request, servers, loads, random)
+        }
+    }
     for removed in [[0, 1, 2], [2, 3, 4], [0, 1, 4]] {
         let scenario = RackScenario {
             servers: 5,
-            balancer: "shortest".parse().unwrap(),
             load_info: LoadInfo::Int2,
             load: 0.002,
             changes: removed
@@ -513,12 +523,58 @@ fn int2_knows_none_that_was_removed() {
                 .to_vec(),
             ..rack()
         };
-        let run = scenario.run(1).unwrap();
+        let run = scenario.run_with(Box::new(Known), 1).unwrap();
         assert_eq!(run.tally.all().requests, REQUESTS);
-        // All go to the one that is known, not to either by chance.
-        let left = (0..5).filter(|server| !removed.contains(server));
-        let mut sent: Vec<_> = left.map(|server| run.sent[server]).collect();
-        sent.sort_unstable();
-        assert!(sent[0] < sent[1] / 4, "{removed:?}: {:?}", run.sent);
+    }
+}
+
+/// Where all requests went to the one server that is known, the others would never be: RackSched's
+/// switch sends one in four to any.
+#[test]
+fn int2_comes_to_know_the_others() {
+    let p99 = |balancer, load_info| {
+        let scenario = RackScenario {
+            balancer,
+            load_info,
+            load: 0.6,
+            ..rack()
+        };
+        let run = scenario.run(1).unwrap();
+        let fair = run.sent.iter().sum::<u64>() / 4;
+        let is_fair = |sent: &u64| sent.abs_diff(fair) < fair / 10;
+        assert!(run.sent.iter().all(is_fair), "{:?}", run.sent);
+        run.tally.all().p99_ns
+    };
+    let int2 = p99(BalancerSpec::Shortest, LoadInfo::Int2);
+    let int1 = p99(BalancerSpec::PowerOf(2), LoadInfo::Int1);
+    assert!(int2 > int1, "{int2}, {int1}");
+}
+
+/// Half of the servers have a third of the others' workers.
+#[test]
+fn unlike_servers_want_weights() {
+    for (balancer, load_info) in [
+        ("power-of-2", LoadInfo::Int1),
+        ("power-of-2", LoadInfo::Counters),
+        ("shortest", LoadInfo::Counters),
+        ("shortest", LoadInfo::Int2),
+        ("random", LoadInfo::Int1),
+    ] {
+        let p99 = |equal_weights| {
+            let scenario = RackScenario {
+                workers: vec![2, 2, 6, 6],
+                equal_weights,
+                balancer: balancer.parse().unwrap(),
+                load_info,
+                load: 0.7,
+                ..rack()
+            };
+            scenario.run(2).unwrap().tally.all().p99_ns
+        };
+        let (weighed, alike) = (p99(false), p99(true));
+        assert!(
+            weighed < alike,
+            "{balancer}, {load_info:?}: {weighed}, {alike}"
+        );
     }
 }

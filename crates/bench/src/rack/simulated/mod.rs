@@ -166,7 +166,7 @@ pub fn run(session: &mut Session, effort: Effort, switch_ns: [f64; 2]) -> Result
 #[must_use]
 pub fn expected(effort: Effort) -> Duration {
     let searches = effort.servers.len() + BALANCERS.len() + 9;
-    let runs = searches * effort.halvings as usize + 41 * effort.loads.len();
+    let runs = searches * effort.halvings as usize + 50 * effort.loads.len();
     RUN * runs as u32 * effort.seeds as u32
 }
 
@@ -189,6 +189,8 @@ const MORE_CHOICES: &str = "counters, power-of-4";
 /// are shown beside it.
 const JUDGED: &str = MORE_CHOICES;
 const CENTRAL: &str = "one queue for all";
+/// Servers of different size are drawn, and their loads compared, as if they were alike.
+const UNWEIGHTED: &str = ", as if alike";
 const BY_CLIENTS: &str = "power-of-2 by clients";
 
 fn mix() -> Result<Mix> {
@@ -239,7 +241,8 @@ impl Simulation<'_> {
     fn latency(&mut self, part: Part, contender: &str, scenario: &RackScenario) -> Result<()> {
         self.by_seed(part, contender, scenario.load, |seed| {
             let run = scenario.run(seed)?;
-            Ok((p99_us(&run), run.lost + run.broken))
+            let unanswered = run.lost + run.broken + run.tally.refused();
+            Ok((p99_us(&run), unanswered))
         })
     }
 
@@ -375,7 +378,8 @@ impl Simulation<'_> {
             ("the truth", LoadInfo::Exact, false, CHOICE),
             ("int1", LoadInfo::Int1, false, CHOICE),
             (ONE_TYPE, LoadInfo::Int1, true, CHOICE),
-            ("int2", LoadInfo::Int2, false, CHOICE),
+            ("int2", LoadInfo::Int2, false, "shortest"),
+            ("int2, power-of-2", LoadInfo::Int2, false, CHOICE),
             ("int3", LoadInfo::Int3, false, CHOICE),
             (COUNTERS, LoadInfo::Counters, false, CHOICE),
             (MORE_CHOICES, LoadInfo::Counters, false, "power-of-4"),
@@ -395,17 +399,24 @@ impl Simulation<'_> {
 
     fn heterogeneous(&mut self) -> Result<()> {
         self.session.progress.begin("servers of different size");
-        for (name, balancer) in [
-            ("random", "random"),
-            ("round-robin", "round-robin"),
-            (CHOICE, CHOICE),
-            ("shortest", "shortest"),
+        for (balancer, load_info, by) in [
+            ("random", LoadInfo::Int1, ""),
+            ("round-robin", LoadInfo::Int1, ""),
+            (CHOICE, LoadInfo::Int1, ", int1"),
+            ("shortest", LoadInfo::Int1, ", int1"),
+            (CHOICE, LoadInfo::Counters, ", counters"),
+            ("shortest", LoadInfo::Counters, ", counters"),
         ] {
-            let scenario = RackScenario {
-                workers: [[4; SERVERS / 2], [12; SERVERS / 2]].concat(),
-                ..self.with(balancer)?
-            };
-            self.latencies(Part::Heterogeneous, name, &scenario)?;
+            for (equal_weights, weights) in [(false, ""), (true, UNWEIGHTED)] {
+                let scenario = RackScenario {
+                    workers: [[4; SERVERS / 2], [12; SERVERS / 2]].concat(),
+                    equal_weights,
+                    load_info,
+                    ..self.with(balancer)?
+                };
+                let name = format!("{balancer}{by}{weights}");
+                self.latencies(Part::Heterogeneous, &name, &scenario)?;
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use shinjuku_workload::repeat::Spread;
 
 use super::{
     BY_CLIENTS, CENTRAL, CHOICE, CLIENTS, COUNTERS, JUDGED, Latency, Limit, MANY, MORE_CHOICES,
-    ONE_TYPE, Part, SERVERS, SLO_US, Simulated, WORKERS,
+    ONE_TYPE, Part, SERVERS, SLO_US, Simulated, UNWEIGHTED, WORKERS,
 };
 use crate::harness::{Goal, Section, Target};
 use crate::report::figure;
@@ -145,7 +145,8 @@ pub fn sections(simulated: &Simulated) -> Vec<Section> {
             "Simulated: ways to know the load",
             "rack-tracking",
             format!(
-                "{CHOICE} if not said. INT3 is outstanding work; what no switch could know is \"the truth\". Loads are \
+                "{CHOICE} if not said. INT2 goes to the one server that is known, and one request in four anywhere, as \
+                 RackSched's published switch does. INT3 is outstanding work; what no switch could know is \"the truth\". Loads are \
                  by class if not said, and each class has one service time here, so INT1 and INT3 order servers alike. \
                  Servers have one queue for both classes: \"{ONE_TYPE}\" is its length. Nothing is lost here: lost \
                  packets make counters drift."
@@ -155,9 +156,11 @@ pub fn sections(simulated: &Simulated) -> Vec<Section> {
             Part::Heterogeneous,
             "Simulated: servers of different size",
             "rack-heterogeneous",
-            "Half of the servers have 4 workers, half have 12; all are drawn, and their load counts, by \
-             their workers."
-                .to_owned(),
+            format!(
+                "Half of the servers have 4 workers, half have 12; all are drawn, and their load counts, by their workers, \
+                 or \"{}\".",
+                UNWEIGHTED.trim_start_matches(", ")
+            ),
         ),
         latency(
             Part::Reports,
