@@ -21,7 +21,7 @@ use crate::harness::{
     self, Comparison, Efforts, Goal, Measured, Process, Runs, Section, Session, Target, comparisons,
 };
 use crate::machine::Machine;
-use crate::report::figure;
+use crate::report::or_dash;
 
 /// Options of `cargo xtask compare`.
 #[derive(Debug, Args)]
@@ -181,10 +181,7 @@ impl Measured for Versions {
             ["", "before", "after"],
         );
         for rate in &self.rates {
-            let median = |runs: &Runs<f64>| {
-                let spread = runs.spread(|rate| Some(*rate));
-                spread.map_or_else(|| "-".to_owned(), |spread| figure(spread.median))
-            };
+            let median = |runs: &Runs<f64>| or_dash(runs.median(|rate| Some(*rate)));
             table.push([rate.name.clone(), median(&rate.before), median(&rate.after)]);
         }
         let compared: Vec<_> = self.rates.iter().map(Rate::comparison).collect();
@@ -285,14 +282,8 @@ fn measure(
         measurement.takes,
         |side, seed| side.measure(measurement, place, seed, patience).map(Some),
     )?;
-    let of = |runs: &Runs<BTreeMap<String, f64>>, figure: &str| Runs {
-        name: runs.name.clone(),
-        runs: (runs.runs.iter())
-            .map(|run| {
-                run.as_ref()
-                    .and_then(|figures| figures.get(figure).copied())
-            })
-            .collect(),
+    let of = |runs: &Runs<BTreeMap<String, f64>>, figure: &str| {
+        runs.map(|figures| figures.get(figure).copied())
     };
     let rate = |(figure, _): &(&str, Read)| Rate {
         name: (*figure).to_owned(),
@@ -493,10 +484,7 @@ mod tests {
 
     #[test]
     fn what_got_slower_is_missed_and_what_was_not_measured_is_not_shown() {
-        let runs = |name: &str, rates: [f64; 3]| Runs {
-            name: name.to_owned(),
-            runs: rates.map(Some).to_vec(),
-        };
+        let runs = |name, rates: [f64; 3]| Runs::of(name, rates.map(Some));
         let rate = |after| Rate {
             name: "requests".to_owned(),
             before: runs("before", [100.0, 200.0, 300.0]),

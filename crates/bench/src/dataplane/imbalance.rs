@@ -151,11 +151,7 @@ impl Imbalances {
     }
 
     fn figure(&self) -> Figure {
-        let point = |flows: u32, imbalance: f64| Point {
-            x: flows.into(),
-            y: Some(100.0 * imbalance),
-            spread: None,
-        };
+        let point = |flows: u32, imbalance: f64| Point::exact(flows.into(), 100.0 * imbalance);
         let measured = self.measured.iter();
         let measured =
             measured.filter_map(|one| Some(point(one.flows, quantile(one, CONFIDENCE)?)));
@@ -169,11 +165,7 @@ impl Imbalances {
             y_label: "max / mean - 1 of requests, P = 90 % (%)".to_owned(),
             bars: "",
             series: vec![
-                Series {
-                    label: "measured, hash in software".to_owned(),
-                    style: Style::Contender(0),
-                    points: measured.collect(),
-                },
+                Series::contender(0, "measured, hash in software", measured.collect()),
                 Series {
                     label: "simulated, hashed at random".to_owned(),
                     style: Style::Floor,

@@ -9,13 +9,12 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use shinjuku_bench_dataplane::{Calls, SHORTEST_PAYLOAD};
 use shinjuku_plot::Table;
-use shinjuku_workload::repeat::Spread;
 
 use super::Bench;
 use super::server::{Kind, Over, Server};
 use super::stages::{NOT_MEASURED, cores, faults};
 use crate::harness::{Comparison, Goal, Runs, Section, Session, Target, comparisons};
-use crate::report::figure;
+use crate::report;
 
 /// The most that the runtime may take over the bare loop.
 const GOAL: Goal = Goal::AtMost(2.0);
@@ -130,15 +129,8 @@ impl RoundTrips {
         let title = "round trips between two processes, one request of 64 bytes at a time: µs";
         let mut table = Table::new(title, header);
         for runs in &self.contenders {
-            let median = |spread: Option<Spread>| {
-                spread.map_or_else(|| "-".into(), |one| figure(one.median))
-            };
-            let range = |spread: Option<Spread>| {
-                spread.map_or_else(String::new, |one| {
-                    format!("({}..{})", figure(one.min), figure(one.max))
-                })
-            };
-            let [p50, p99, p999] = [P50, P99, P999].map(|value| runs.spread(value));
+            let [[p50, p50_range], [p99, p99_range], [p999, _]] =
+                [P50, P99, P999].map(|value| report::cells(runs.spread(value)));
             let client = cores(runs.measured().map(|calls| &calls.rate));
             table.push([
                 runs.name.clone(),
@@ -146,11 +138,11 @@ impl RoundTrips {
                     .map(|calls| calls.rate.requests)
                     .sum::<u64>()
                     .to_string(),
-                median(p50),
-                range(p50),
-                median(p99),
-                range(p99),
-                median(p999),
+                p50,
+                p50_range,
+                p99,
+                p99_range,
+                p999,
                 format!("{} {client}", self.server_core),
             ]);
         }

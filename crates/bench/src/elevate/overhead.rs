@@ -29,7 +29,7 @@ pub struct Overhead {
 impl Overhead {
     /// A's share in a pattern, repetition by repetition.
     pub fn shares(&self, pattern: &str) -> Vec<f64> {
-        let of = |name: &str| self.events.iter().find(|runs| runs.name == name);
+        let of = |name| Runs::named(&self.events, name);
         let (Some(alone), Some(beside)) = (of(ALONE), of(pattern)) else {
             return Vec::new();
         };

@@ -95,12 +95,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Load>> {
             |(_, threshold), seed| serve(*threshold, Some(rate), seed).map(Some),
         )?;
         let class = |class: usize| {
-            let of = |runs: &Runs<Vec<Served>>| Runs {
-                name: runs.name.clone(),
-                runs: (runs.runs.iter())
-                    .map(|run| run.as_ref()?.get(class).copied())
-                    .collect(),
-            };
+            let of = |runs: &Runs<Vec<Served>>| runs.map(|served| served.get(class).copied());
             runs.iter().map(of).collect()
         };
         measured.push(Load {

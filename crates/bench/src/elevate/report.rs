@@ -1,7 +1,7 @@
 //! How priority elevation is shown: beside what the slides say.
 
 use anyhow::{Result, ensure};
-use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
+use shinjuku_plot::{Figure, Series, Table, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
 use super::Elevate;
@@ -10,50 +10,13 @@ use super::networked::{OPEN, RATE, Served, TABLES};
 use super::overhead::Overhead;
 use super::preemptive::{PREEMPTIVE, WITHOUT};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, comparisons};
-use crate::report::figure;
+use crate::report::{BARS, cells, or_dash, point};
 
 /// How far the dedicated pattern's figures may be from the slides', as a ratio of the durations.
 const DEDICATED: Goal = Goal::AtMost(1.3);
 /// The long requests' service time, us: what a short one's latency is compared with.
 const LONG_US: f64 = 500.0;
-
-fn shown(spread: Option<Spread>) -> [String; 2] {
-    match spread {
-        Some(spread) => [
-            figure(spread.median),
-            format!("({}..{})", figure(spread.min), figure(spread.max)),
-        ],
-        None => ["-".to_owned(), String::new()],
-    }
-}
-
-/// The median's text alone.
-fn median(spread: Option<Spread>) -> String {
-    let [median, _] = shown(spread);
-    median
-}
-
-fn point(x: f64, spread: Option<Spread>) -> Point {
-    Point {
-        x,
-        y: spread.map(|spread| spread.median),
-        spread: spread.map(|spread| (spread.min, spread.max)),
-    }
-}
-
-fn line(label: &str, number: usize, points: Vec<Point>) -> Series {
-    Series {
-        label: label.to_owned(),
-        style: Style::Contender(number),
-        points,
-    }
-}
-
-const BARS: &str = "lowest and highest repetition";
-
-fn named<'a, T>(runs: &'a [Runs<T>], name: &str) -> Option<&'a Runs<T>> {
-    runs.iter().find(|runs| runs.name == name)
-}
+const NOT_THERE: &str = "no repetition has it";
 
 impl Measured for Elevate {
     const BENCH: &'static str = "elevate";
@@ -83,14 +46,11 @@ impl Measured for Elevate {
         let mut targets: Vec<_> = dedicated.map(dedicated_target).collect();
         targets.extend(Target::of(&self.tables_compared()));
         targets.extend(self.loads.last().into_iter().flat_map(|load| {
-            let p99 = |name: &str| named(&load.short, name)?.spread(|served| served.p99_us);
+            let p99 = |name: &str| Runs::named(&load.short, name)?.spread(|served| served.p99_us);
             let judge = |contender: &str, goal| {
                 let rate = load.rate;
                 let name = format!("short requests' p99 at {rate:.0} requests/s, us: {contender}");
-                match p99(contender) {
-                    Some(figure) => Target::measured(name, goal, figure),
-                    None => Target::not_shown(name, goal, "no repetition has it"),
-                }
+                Target::judged(name, goal, p99(contender), NOT_THERE)
             };
             [
                 judge(WITHOUT, Goal::AtLeast(LONG_US)),
@@ -121,11 +81,8 @@ fn dedicated_target(row: &Delay) -> Target {
         let ratio = turns.duration_us? / row.slides[0];
         Some(ratio.max(1.0 / ratio))
     };
-    match (row.runs.spread(ratio), &row.why_not) {
-        (Some(ratio), _) => Target::measured(name, DEDICATED, ratio),
-        (None, Some(why)) => Target::not_shown(name, DEDICATED, why.clone()),
-        (None, None) => Target::not_shown(name, DEDICATED, "no repetition has it"),
-    }
+    let why = row.why_not.as_deref().unwrap_or(NOT_THERE);
+    Target::judged(name, DEDICATED, row.runs.spread(ratio), why)
 }
 
 impl Elevate {
@@ -137,8 +94,8 @@ impl Elevate {
             ],
         );
         for row in &self.delays {
-            let [duration, durations] = shown(row.runs.spread(|turns| turns.duration_us));
-            let [interval, intervals] = shown(row.runs.spread(|turns| turns.interval_us));
+            let [duration, durations] = cells(row.runs.spread(|turns| turns.duration_us));
+            let [interval, intervals] = cells(row.runs.spread(|turns| turns.interval_us));
             let [slides, waits] = row.slides.map(|slides| slides.to_string());
             table.push([
                 row.entity.clone(),
@@ -149,7 +106,7 @@ impl Elevate {
                 interval,
                 intervals,
                 waits,
-                median(row.runs.spread(|turns| turns.added_us)),
+                or_dash(row.runs.median(|turns| turns.added_us)),
             ]);
             let why = row.why_not.as_ref();
             let note = why.map(|why| format!("{} {}: {why}", row.entity, row.runs.name));
@@ -182,7 +139,7 @@ impl Elevate {
         );
         let share = |one: &Overhead, pattern| Spread::of(&one.shares(pattern));
         for one in &self.overheads {
-            let [shared, dedicated] = patterns.map(|pattern| shown(share(one, pattern)));
+            let [shared, dedicated] = patterns.map(|pattern| cells(share(one, pattern)));
             let row = [
                 vec![one.period_us.to_string()],
                 shared.to_vec(),
@@ -200,7 +157,7 @@ impl Elevate {
                 let share = share(one, pattern).map(percent);
                 point(one.period_us as f64, share)
             });
-            line(pattern, number, points.collect())
+            Series::contender(number, *pattern, points.collect())
         });
         Section {
             heading: "CPU overhead".to_owned(),
@@ -241,12 +198,12 @@ impl Elevate {
         let (mut means, mut tails, mut throughput) = (Vec::new(), Vec::new(), Vec::new());
         for slice in &self.slices {
             let of = |name: &str, value: fn(&Served) -> Option<f64>| {
-                named(&slice.runs, name).and_then(|runs| runs.spread(value))
+                Runs::named(&slice.runs, name).and_then(|runs| runs.spread(value))
             };
             let mean = of(OPEN, |served| served.mean_us);
             let p99 = of(OPEN, |served| served.p99_us);
             let rate = of("saturated", |served| Some(served.throughput_rps));
-            let cells = [mean, p99, rate].map(|spread| shown(spread).to_vec());
+            let cells = [mean, p99, rate].map(|spread| cells(spread).to_vec());
             table.push([vec![slice.slice_us.to_string()], cells.concat()].concat());
             let x = slice.slice_us as f64;
             means.push(point(x, mean));
@@ -261,13 +218,16 @@ impl Elevate {
             y: YAxis::Logarithmic,
             y_label: "latency (µs, log)".to_owned(),
             bars: BARS,
-            series: vec![line("mean", 0, means), line("p99", 1, tails)],
+            series: vec![
+                Series::contender(0, "mean", means),
+                Series::contender(1, "p99", tails),
+            ],
         };
         let throughput = Figure {
             name: "slice-throughput".to_owned(),
             title: "A server beside a busy loop: throughput".to_owned(),
             y_label: "requests/s, saturated (log)".to_owned(),
-            series: vec![line("throughput", 0, throughput)],
+            series: vec![Series::contender(0, "throughput", throughput)],
             ..latency.clone()
         };
         let figures = [latency, throughput];
@@ -287,11 +247,9 @@ impl Elevate {
 
     /// The second table over the first: the slides say that it is always better.
     fn tables_compared(&self) -> Comparison {
-        let none = |name: &str| Runs::new(name);
         let of = |name: &str| {
-            named(&self.tables, name)
-                .cloned()
-                .unwrap_or_else(|| none(name))
+            let runs = Runs::named(&self.tables, name).cloned();
+            runs.unwrap_or_else(|| Runs::new(name))
         };
         let [first, second] = TABLES.map(of);
         let goal = Some(Goal::AtMost(1.0));
@@ -306,8 +264,8 @@ impl Elevate {
             ["order", "mean us", "", "p99 us", ""],
         );
         for runs in &self.tables {
-            let mean = shown(runs.spread(|served| served.mean_us)).to_vec();
-            let p99 = shown(runs.spread(|served| served.p99_us)).to_vec();
+            let mean = cells(runs.spread(|served| served.mean_us)).to_vec();
+            let p99 = cells(runs.spread(|served| served.p99_us)).to_vec();
             table.push([vec![runs.name.clone()], mean, p99].concat());
         }
         let compared = comparisons(&[self.tables_compared()]);
@@ -336,7 +294,10 @@ impl Elevate {
             ],
         );
         let spread = |runs: &[Runs<Served>], name, value: fn(&Served) -> Option<f64>| {
-            named(runs, name).and_then(|runs| runs.spread(value))
+            Runs::named(runs, name)?.spread(value)
+        };
+        let median = |runs: &[Runs<Served>], name, value: fn(&Served) -> Option<f64>| {
+            or_dash(Runs::named(runs, name).and_then(|runs| runs.median(value)))
         };
         let (p50, p99) = (
             |served: &Served| served.p50_us,
@@ -344,22 +305,22 @@ impl Elevate {
         );
         for load in &self.loads {
             for name in contenders {
-                let [tail, tails] = shown(spread(&load.short, name, p99));
+                let [tail, tails] = cells(spread(&load.short, name, p99));
                 table.push([
                     format!("{:.0}", load.rate),
                     name.to_owned(),
-                    median(spread(&load.short, name, p50)),
+                    median(&load.short, name, p50),
                     tail,
                     tails,
-                    median(spread(&load.long, name, p50)),
-                    median(spread(&load.long, name, p99)),
+                    median(&load.long, name, p50),
+                    median(&load.long, name, p99),
                 ]);
             }
         }
         let series = contenders.iter().enumerate().map(|(number, name)| {
             let points = self.loads.iter();
             let points = points.map(|load| point(load.rate, spread(&load.short, name, p99)));
-            line(name, number, points.collect())
+            Series::contender(number, *name, points.collect())
         });
         Section {
             heading: "The preemptive server".to_owned(),
@@ -386,7 +347,7 @@ impl Elevate {
             ["way", "us", "", "what it tells"],
         );
         for row in &self.noticing {
-            let price = shown(row.micros.spread(|micros| Some(*micros))).to_vec();
+            let price = cells(row.micros.spread(|micros| Some(*micros))).to_vec();
             let name = vec![row.micros.name.clone()];
             table.push([name, price, vec![row.tells.clone()]].concat());
         }
@@ -421,10 +382,7 @@ mod tests {
     use crate::harness::Verdict;
 
     fn runs<T>(name: &str, runs: impl IntoIterator<Item = T>) -> Runs<T> {
-        Runs {
-            name: name.to_owned(),
-            runs: runs.into_iter().map(Some).collect(),
-        }
+        Runs::of(name, runs.into_iter().map(Some))
     }
 
     fn served(us: f64) -> Served {
@@ -513,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_same_repetition_and_everything_is_shown() {
+    fn shares_are_of_the_same_repetition_and_everything_is_cells() {
         let measured = measured();
         measured.check().unwrap();
         assert_eq!(measured.overheads[0].shares("shared"), [0.3, 0.3]);

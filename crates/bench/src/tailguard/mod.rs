@@ -16,12 +16,12 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use shinjuku_plot::Table;
 use shinjuku_sim::fanout::{Discipline, FanoutScenario};
-use shinjuku_workload::repeat::Spread;
+use shinjuku_workload::repeat::median;
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use crate::harness::{self, Comparison, Efforts, Measured, Section, Session, Target, comparisons};
 use crate::machine::Machine;
-use crate::report::figure;
+use crate::report::{figure, or_dash};
 
 mod programs;
 
@@ -243,10 +243,10 @@ impl Measured for TailGuard {
             row.extend(program.task_us.map(figure));
             row.push(program.slos_us.map(figure).join(", "));
             tasks.push(row);
-            let carried = program.carried.iter().map(|one| {
-                let load = Spread::of(&one.load);
-                load.map_or_else(|| "-".to_owned(), |load| figure(100.0 * load.median))
-            });
+            let carried = program
+                .carried
+                .iter()
+                .map(|one| or_dash(median(&one.load).map(|load| 100.0 * load)));
             let row: Vec<_> = std::iter::once(program.name.clone())
                 .chain(carried)
                 .collect();
