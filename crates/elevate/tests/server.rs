@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use shinjuku_elevate::ElevateError;
 use shinjuku_elevate::server::{Server, ServerConfig, Source};
+use shinjuku_tests_support::need;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest that a request keeps the core here.
@@ -133,9 +134,7 @@ fn with_all_workers_preempted_each_goes_on_in_turn() {
         count.fetch_add(1, SeqCst);
     };
     let config = |config: ServerConfig| config.workers(2).threshold(Duration::from_millis(1));
-    let Some((server, sender, _turn)) = serve(TEST, config, handler) else {
-        return;
-    };
+    let (server, sender, _turn) = need!(serve(TEST, config, handler));
     for _ in 0..4 {
         sender.send(()).unwrap();
     }
@@ -162,9 +161,7 @@ fn a_request_that_sleeps_holds_no_other_and_a_panic_is_counted() {
             of_handler.fetch_add(1, SeqCst);
         }
     };
-    let Some((server, sender, _turn)) = serve(TEST, |config| config, handler) else {
-        return;
-    };
+    let (server, sender, _turn) = need!(serve(TEST, |config| config, handler));
     for number in 0..=SHORTS as u32 {
         sender.send(number).unwrap();
     }

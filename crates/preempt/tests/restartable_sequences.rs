@@ -11,7 +11,7 @@ use std::time::Duration;
 use shinjuku_preempt::{
     Generation, Outcome, Pool, PoolConfig, PoolError, Unsupported, Worker, check_platform,
 };
-use shinjuku_tests_support::process::{must_pass, this_test};
+use shinjuku_tests_support::process::{as_child, is_child, must_pass};
 
 /// The original form of the kernel's `struct rseq`.
 #[repr(C, align(32))]
@@ -46,15 +46,10 @@ extern "C" fn pthread_setname_np(_: libc::pthread_t, _: *const c_char) -> c_int 
     0
 }
 
-fn is_child() -> bool {
-    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
-}
-
 /// Runs `test` in a process in which glibc registers sequences, or does not.
 fn child(test: &str, glibc_registers: bool) {
     let setting = format!("glibc.pthread.rseq={}", u8::from(glibc_registers));
-    let mut command = this_test(test);
-    let command = command.env("SHINJUKU_TEST_CHILD", "1");
+    let mut command = as_child(test);
     print!("{}", must_pass(command.env("GLIBC_TUNABLES", setting)));
 }
 

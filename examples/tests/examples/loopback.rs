@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use shinjuku::net::wire::{PartHeader, PartKind, RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
+use shinjuku_tests_support::need;
 use shinjuku_tests_support::process;
 
 use crate::process::{Server, ends_while_it_starts, executable, run_to_the_end};
@@ -254,9 +255,7 @@ fn synthetic_preempts_work_without_probes_by_signal() {
 #[test]
 fn synthetic_preempts_work_without_probes_in_guest_mode() {
     let name = "synthetic_preempts_work_without_probes_in_guest_mode";
-    let Some(server) = start_in_guest_mode(name) else {
-        return;
-    };
+    let server = need!(start_in_guest_mode(name));
     let end = short_and_long_requests_are_preempted(server);
     assert!(end.contains("in guest mode, interrupts "), "{end}");
 }
@@ -304,9 +303,7 @@ fn synthetic_in_guest_mode_ends_under_load_when_it_is_told_to() {
     const NAME: &str = "synthetic_in_guest_mode_ends_under_load_when_it_is_told_to";
     // SIGTERM takes the same handler as SIGINT.
     for signal in [Signal::KILL, Signal::INT] {
-        let Some(server) = start_in_guest_mode(NAME) else {
-            return;
-        };
+        let server = need!(start_in_guest_mode(NAME));
         let client = server.client();
         for number in 0..3 {
             client.send(&work(60_000_000, number)).unwrap();

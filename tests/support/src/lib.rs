@@ -7,8 +7,23 @@
 //! | [`waiting`] | waiting, with a limit; one test at a time |
 //! | [`usage`] | the resources that a process uses |
 //! | `runtime` `watch` | with feature `runtime`: runtimes for few cores, and threads that must not call the allocator |
+//! | `contexts` | with feature `contexts`: contexts under a small scheduler |
 //! | `dpdk` | with feature `dpdk`: hosts on DPDK's devices |
 
+/// What a test needs of the machine. Where it is `None`, the test ends here: who gave `None` has
+/// said that the test is skipped, and why.
+#[macro_export]
+macro_rules! need {
+    ($needed:expr) => {
+        match $needed {
+            Some(there) => there,
+            None => return,
+        }
+    };
+}
+
+#[cfg(feature = "contexts")]
+pub mod contexts;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod namespace;

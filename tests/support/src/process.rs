@@ -53,6 +53,23 @@ pub fn this_test(test: &str) -> Command {
     command
 }
 
+/// Set in the process that [`as_child`] starts.
+pub const CHILD: &str = "SHINJUKU_TEST_CHILD";
+
+/// This test program once more, for the part of its test `test` that goes by [`is_child`].
+#[must_use]
+pub fn as_child(test: &str) -> Command {
+    let mut command = this_test(test);
+    command.env(CHILD, "1");
+    command
+}
+
+/// Whether [`as_child`] has started this process.
+#[must_use]
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
 /// A process that does not outlive this value.
 #[derive(Debug)]
 pub struct Process(pub Child);

@@ -10,6 +10,7 @@ use shinjuku::net::{Arrival, Failure, Refusal, Replier, Transport};
 use shinjuku::policy::ClassId;
 use shinjuku::{Handle, LayoutKind, MechanismKind, Runtime, handler_fn, preempt_point};
 use shinjuku_preempt::Realtime;
+use shinjuku_tests_support::need;
 use shinjuku_tests_support::runtime::config;
 use shinjuku_tests_support::{PATIENCE, turn, wait_for};
 
@@ -182,9 +183,7 @@ fn suspended_requests_are_not_sent_where_a_handler_computes() {
     let _turn = turn();
     const NAME: &str = "suspended_requests_are_not_sent_where_a_handler_computes";
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((runtime, _)) = on_two_cores(NAME) else {
-        return;
-    };
+    let (runtime, _) = need!(on_two_cores(NAME));
     let handle = runtime.handle();
     let (go, done) = (
         Arc::new(AtomicBool::new(false)),
@@ -254,9 +253,7 @@ fn what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits() {
 /// `others` requests for the two.
 fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((runtime, cores)) = on_two_cores(test) else {
-        return;
-    };
+    let (runtime, cores) = need!(on_two_cores(test));
     let handle = runtime.handle();
     let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
     let (let_go, blocked) = std::sync::mpsc::channel::<()>();
@@ -312,9 +309,7 @@ fn inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load() {
     let _turn = turn();
     const NAME: &str = "inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load";
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(cores) = two_cores(NAME) else {
-        return;
-    };
+    let cores = need!(two_cores(NAME));
     let mut config = config(1, MechanismKind::Probe)
         .layout(LayoutKind::Inline)
         .workers(None)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use shinjuku_elevate::{Config, ElevateError, Elevation, Table, Target};
+use shinjuku_tests_support::need;
 
 use super::{Core, Process, supervisor, wait_until};
 
@@ -28,9 +29,7 @@ fn targets(busy: &[Process; 2]) -> [Target; 2] {
 
 #[test]
 fn after_a_normal_end_and_after_being_dropped() {
-    let Some(core) = Core::take("after_a_normal_end_and_after_being_dropped") else {
-        return;
-    };
+    let core = need!(Core::take("after_a_normal_end_and_after_being_dropped"));
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
     let start = || {
@@ -49,9 +48,7 @@ fn after_a_normal_end_and_after_being_dropped() {
 
 #[test]
 fn when_the_time_is_over() {
-    let Some(core) = Core::take("when_the_time_is_over") else {
-        return;
-    };
+    let core = need!(Core::take("when_the_time_is_over"));
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
     let config = core
@@ -65,9 +62,7 @@ fn when_the_time_is_over() {
 
 #[test]
 fn after_an_error_at_the_start() {
-    let Some(core) = Core::take("after_an_error_at_the_start") else {
-        return;
-    };
+    let core = need!(Core::take("after_an_error_at_the_start"));
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
     let start = |config: Config, targets: &[Target], supervisor| {
@@ -117,9 +112,7 @@ fn after_an_error_at_the_start() {
 
 #[test]
 fn after_the_supervisor_is_killed() {
-    let Some(core) = Core::take("after_the_supervisor_is_killed") else {
-        return;
-    };
+    let core = need!(Core::take("after_the_supervisor_is_killed"));
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
     let directory = tempfile::tempdir().unwrap();
@@ -152,9 +145,7 @@ fn command(core: &Core, busy: &[Process; 2]) -> Process {
 
 #[test]
 fn after_the_scheduler_is_killed() {
-    let Some(core) = Core::take("after_the_scheduler_is_killed") else {
-        return;
-    };
+    let core = need!(Core::take("after_the_scheduler_is_killed"));
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
     let scheduler = command(&core, &busy);
@@ -166,9 +157,9 @@ fn after_the_scheduler_is_killed() {
 
 #[test]
 fn after_the_scheduler_is_stopped_and_it_does_not_go_on() {
-    let Some(core) = Core::take("after_the_scheduler_is_stopped_and_it_does_not_go_on") else {
-        return;
-    };
+    let core = need!(Core::take(
+        "after_the_scheduler_is_stopped_and_it_does_not_go_on"
+    ));
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
     let mut scheduler = command(&core, &busy);
@@ -186,9 +177,7 @@ fn after_the_scheduler_is_stopped_and_it_does_not_go_on() {
 
 #[test]
 fn after_control_c() {
-    let Some(core) = Core::take("after_control_c") else {
-        return;
-    };
+    let core = need!(Core::take("after_control_c"));
     let busy = busy();
     let before = busy.each_ref().map(Process::state);
     let mut scheduler = command(&core, &busy);
@@ -200,9 +189,7 @@ fn after_control_c() {
 
 #[test]
 fn after_one_of_them_has_died() {
-    let Some(core) = Core::take("after_one_of_them_has_died") else {
-        return;
-    };
+    let core = need!(Core::take("after_one_of_them_has_died"));
     let [first, second] = busy();
     let before = second.state();
     let config = core.config(Table::round_robin(2).unwrap());

@@ -7,19 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker};
 use shinjuku_tests_support::PATIENCE;
-use shinjuku_tests_support::process::{must_pass, run_to_the_end, this_test};
+use shinjuku_tests_support::process::{as_child, is_child, must_pass, run_to_the_end};
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// This program, to run `test` in a separate process.
 fn child(test: &str) -> Command {
-    let mut command = this_test(&format!("credentials::{test}"));
-    command.env("SHINJUKU_TEST_CHILD", "1");
-    command
-}
-
-fn is_child() -> bool {
-    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
+    as_child(&format!("credentials::{test}"))
 }
 
 /// Runs one job on a separate worker thread, on the first of three contexts.

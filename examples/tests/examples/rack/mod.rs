@@ -21,6 +21,7 @@ use self::client::Client;
 use self::network::{Network, RACK, gateway};
 use self::switch::{Switch, register};
 use shinjuku_rack::{Mode, State};
+use shinjuku_tests_support::need;
 
 /// A batch of requests that two cores, shared by four servers, serve in a moment.
 const BATCH: u32 = 300;
@@ -36,9 +37,7 @@ fn count(switch: &Switch, cause: &str) -> u64 {
 }
 
 fn everything_is_answered(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 4, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 4, mode));
     let servers: Vec<_> = (1..=4).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2, 3, 4]);
     let mut client = Client::new(&network);
@@ -80,9 +79,7 @@ fn the_drivers_mode_loses_nothing_while_servers_are_added_and_drained() {
 }
 
 fn without_loss(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 3, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 3, mode));
     let servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2]);
     let mut client = Client::new(&network);
@@ -128,9 +125,7 @@ fn the_drivers_mode_leaves_out_a_killed_server() {
 }
 
 fn killed(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 3, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 3, mode));
     let mut servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2, 3]);
     let mut client = Client::new(&network);
@@ -172,9 +167,7 @@ fn the_drivers_mode_takes_registrations() {
 }
 
 fn registered(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 2, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 2, mode));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1]);
     let mut client = Client::new(&network);
@@ -220,9 +213,7 @@ fn registered(test: &str, mode: Mode) {
 #[test]
 fn requests_beyond_the_tables_room_are_counted_and_answered() {
     let test = "requests_beyond_the_tables_room_are_counted_and_answered";
-    let Some(network) = Network::new(test, 2, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test, 2, Mode::Generic));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start_with(&network, &[1, 2], "table = { buckets = 1, age_ms = 200 }");
     let mut client = Client::with_window(&network, 32);
@@ -239,9 +230,7 @@ fn requests_beyond_the_tables_room_are_counted_and_answered() {
 #[test]
 fn a_switch_that_is_started_anew_recovers_by_itself() {
     let test = "a_switch_that_is_started_anew_recovers_by_itself";
-    let Some(network) = Network::new(test, 2, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test, 2, Mode::Generic));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2]);
     let mut client = Client::new(&network);
@@ -260,9 +249,7 @@ fn a_switch_that_is_started_anew_recovers_by_itself() {
 #[test]
 fn what_the_path_loses_doubles_and_delays_is_answered_or_counted() {
     let test = "what_the_path_loses_doubles_and_delays_is_answered_or_counted";
-    let Some(network) = Network::new(test, 3, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test, 3, Mode::Generic));
     let _servers: Vec<_> = (1..=3)
         .map(|number| network.serve_at(number, behind()))
         .collect();
@@ -302,9 +289,7 @@ fn what_the_path_loses_doubles_and_delays_is_answered_or_counted() {
 #[test]
 fn what_the_clients_path_loses_doubles_and_delays_is_answered_or_counted() {
     let test = "what_the_clients_path_loses_doubles_and_delays_is_answered_or_counted";
-    let Some(network) = Network::new(test, 2, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test, 2, Mode::Generic));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2]);
     let path = BadPath::to_rack(&network);
