@@ -16,7 +16,6 @@ use crate::works::{KEYS, TABLE, addresses, database, entries, text};
 /// A mix.
 #[derive(Debug)]
 pub struct Mix {
-    /// Its name.
     pub name: &'static str,
     /// The share of long requests.
     pub long_share: f64,

@@ -68,7 +68,6 @@ impl Kind {
 /// What a terminal has entered.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// The transaction.
     pub kind: Kind,
     pub(crate) warehouse: usize,
     pub(crate) district: usize,

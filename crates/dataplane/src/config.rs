@@ -341,6 +341,7 @@ fn in_room(setting: &'static str, value: usize, most: usize) -> Result<(), Inter
 /// Why an interface or a dataplane did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum InterfaceError {
     /// A setting is out of its range.
     #[error("interface: {0}")]
@@ -351,7 +352,6 @@ pub enum InterfaceError {
          device with more"
     )]
     Room {
-        /// Which.
         setting: &'static str,
         /// What it was set to.
         value: usize,
@@ -361,10 +361,7 @@ pub enum InterfaceError {
     /// The Ethernet address of the interface, or of a given neighbour, is not one that a station
     /// can have.
     #[error("interface: {mac} cannot be a station's address: it is zero, multicast or broadcast")]
-    Mac {
-        /// The address.
-        mac: MacAddr,
-    },
+    Mac { mac: MacAddr },
     /// The Ethernet address is neither configured nor known from the device.
     #[error(
         "interface: it has no Ethernet address; configure `mac`, or take the device's (mac_or)"
@@ -375,14 +372,10 @@ pub enum InterfaceError {
     PortZero,
     /// A port is named twice.
     #[error("interface: port {port} is named twice; leave one out")]
-    PortTwice {
-        /// The port.
-        port: u16,
-    },
+    PortTwice { port: u16 },
     /// The interface's address is not one that a host can have.
     #[error("interface: {ip}/{prefix} cannot be a host's address; choose one of its own for it")]
     Ip {
-        /// The address.
         ip: Ipv4Addr,
         /// How many bits of it name the net.
         prefix: u8,
@@ -392,9 +385,7 @@ pub enum InterfaceError {
         "interface: the gateway {gateway} must be another host in the net of {ip}/{prefix}; correct it, or the prefix"
     )]
     Gateway {
-        /// The gateway's address.
         gateway: Ipv4Addr,
-        /// The interface's address.
         ip: Ipv4Addr,
         /// How many bits of it name the net.
         prefix: u8,

@@ -89,6 +89,7 @@ impl ClientConfig {
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ClientError {
     /// No server.
     #[error("a client needs a server at least: name its address")]
@@ -96,23 +97,16 @@ pub enum ClientError {
     /// One socket cannot reach both.
     #[error("{first} and {other}: name IPv4 addresses only, or IPv6 addresses only")]
     Families {
-        /// The first server.
         first: SocketAddr,
         /// One of the other family.
         other: SocketAddr,
     },
     /// The percentile is none.
     #[error("percentile is {given}: choose one above 0 and below 1, such as 0.99")]
-    Percentile {
-        /// What was given.
-        given: f64,
-    },
+    Percentile { given: f64 },
     /// Too few or too many queries at once.
     #[error("{given} queries under way at once: choose 1 to {MOST_OPEN}")]
-    Open {
-        /// What was given.
-        given: usize,
-    },
+    Open { given: usize },
     /// The system gives no socket.
     #[error("cannot open a UDP socket")]
     Socket(#[from] io::Error),

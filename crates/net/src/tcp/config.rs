@@ -157,6 +157,7 @@ fn time_in_range(setting: &'static str, value: Duration) -> Result<(), OutOfRang
 /// Why [`Tcp::bind`](super::Tcp::bind) did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum TcpError {
     /// A setting is out of its range.
     #[error("TCP: {0}")]
@@ -167,9 +168,7 @@ pub enum TcpError {
          them for other things: raise the hard limit (`ulimit -Hn`, LimitNOFILE), or lower `connections`"
     )]
     TooFewDescriptors {
-        /// What was asked for.
         connections: usize,
-        /// The hard limit.
         limit: u64,
         /// What is left for the rest of the process.
         reserve: u64,
