@@ -21,8 +21,8 @@ use shinjuku_dataplane::{
 };
 use shinjuku_net::{Arrival, Replier, Transport};
 use shinjuku_tests_support::namespace::{Namespace, run};
-use shinjuku_tests_support::need;
 use shinjuku_tests_support::{PATIENCE, wait_for};
+use shinjuku_tests_support::{assert_says, need};
 
 const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0x77, 1]);
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 9000);
@@ -174,10 +174,7 @@ fn the_kernels_clients_are_answered() {
     let veth = need!(Veth::new("the_kernels_clients_are_answered"));
     let device = veth.device();
     let said = device.to_string();
-    assert!(
-        said.contains("copy mode, program run by the driver"),
-        "{said}"
-    );
+    assert_says(&said, ["copy mode, program run by the driver"]);
     let server = EchoServer::start(device);
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
@@ -525,10 +522,7 @@ fn a_device_whose_driver_knows_no_xdp_is_served_generically() {
         let device = XdpDevice::open(&program, 0, SocketConfig::default()).unwrap();
         device.to_string()
     });
-    assert!(
-        said.contains("copy mode") && said.contains("generic"),
-        "{said}"
-    );
+    assert_says(&said, ["copy mode", "generic"]);
 }
 
 #[test]

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use shinjuku_elevate::ElevateError;
 use shinjuku_elevate::server::{Server, ServerConfig, Source};
-use shinjuku_tests_support::need;
+use shinjuku_tests_support::{need, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest that a request keeps the core here.
 const LONG: Duration = Duration::from_secs(5);
 const SHORTS: usize = 50;
@@ -56,14 +55,6 @@ fn serve<R: Send + 'static>(
     }
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// How many short requests had been served when the long one, sent first, ended. It waits for all
 /// of them, as long as a request may.
 fn shorts_before_the_long_one(test: &str, threshold: Option<Duration>) -> Option<usize> {
@@ -90,7 +81,7 @@ fn shorts_before_the_long_one(test: &str, threshold: Option<Duration>) -> Option
     for _ in 0..SHORTS {
         sender.send(false).unwrap();
     }
-    wait_until("all requests", || {
+    wait_for("all requests", || {
         seen.lock().unwrap().is_some() && shorts.load(SeqCst) == SHORTS
     });
     let report = server.stop();
@@ -138,7 +129,7 @@ fn with_all_workers_preempted_each_goes_on_in_turn() {
     for _ in 0..4 {
         sender.send(()).unwrap();
     }
-    wait_until("all requests", || done.load(SeqCst) == 4);
+    wait_for("all requests", || done.load(SeqCst) == 4);
     let report = server.stop();
     assert!(report.resumed > 0, "{report:?}");
 }
@@ -165,7 +156,7 @@ fn a_request_that_sleeps_holds_no_other_and_a_panic_is_counted() {
     for number in 0..=SHORTS as u32 {
         sender.send(number).unwrap();
     }
-    wait_until("the others", || others.load(SeqCst) == SHORTS);
+    wait_for("the others", || others.load(SeqCst) == SHORTS);
     let report = server.stop();
     assert_eq!((report.requests, report.panics), (SHORTS as u64 + 1, 1));
 }

@@ -16,9 +16,9 @@ use load::load;
 use rustix::process::Signal;
 use server::{DISPATCHER, Server, replies};
 use shinjuku_tests_support::namespace::{Pair, must};
-use shinjuku_tests_support::need;
 use shinjuku_tests_support::process::{Process, built};
 use shinjuku_tests_support::wait_for;
+use shinjuku_tests_support::{assert_says, need};
 
 const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', ports = [9000] }";
 /// The address of a veth when the kernel's stack is the client.
@@ -226,10 +226,7 @@ fn af_xdp_server(test: &str, namespaces: &Pair) -> Option<Server> {
     }
     let server = Server::start(command(), &config("auto"));
     let head = server.head();
-    assert!(
-        head.contains("va by AF_XDP,") && head.contains("mode"),
-        "{head}"
-    );
+    assert_says(&head, ["va by AF_XDP,", "mode"]);
     Some(server)
 }
 

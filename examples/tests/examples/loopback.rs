@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use shinjuku::net::wire::{PartHeader, PartKind, RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
-use shinjuku_tests_support::need;
 use shinjuku_tests_support::process;
+use shinjuku_tests_support::{assert_says, need};
 
 use crate::process::{Server, ends_while_it_starts, executable, run_to_the_end};
 
@@ -63,14 +63,8 @@ fn synthetic_sends_requests_back_and_drops_what_is_none() {
     assert_eq!(ask(&client, &request), request);
     let end = server.end(Signal::TERM);
     // Datagrams of 17 bytes are too long for the buffers, and the other five are no requests.
-    assert!(
-        end.contains("malformed: 5") && end.contains("truncated: 1"),
-        "{end}"
-    );
-    assert!(
-        end.contains("sent: 5") && end.contains("everything finished"),
-        "{end}"
-    );
+    assert_says(&end, ["malformed: 5", "truncated: 1"]);
+    assert_says(&end, ["sent: 5", "everything finished"]);
     // The last reply is in the table, too.
     assert_eq!(
         (finished(&end, "brief"), finished(&end, "long")),
@@ -129,12 +123,14 @@ fn synthetic_speaks_rackscheds_format_and_receives_on_a_thread_of_its_own() {
         .collect();
     assert_eq!(left.last(), Some(&0));
     let end = server.end(Signal::TERM);
-    assert!(
-        end.contains("whole: 13, assembled: 1, joined: 2, held: 0")
-            && end.contains("not_a_request: 1")
-            && end.contains("duplicate: 1")
-            && end.contains("sent: 14"),
-        "{end}"
+    assert_says(
+        &end,
+        [
+            "whole: 13, assembled: 1, joined: 2, held: 0",
+            "not_a_request: 1",
+            "duplicate: 1",
+            "sent: 14",
+        ],
     );
     assert_eq!(
         (finished(&end, "brief"), finished(&end, "long")),
@@ -232,10 +228,7 @@ fn fanout_reports_every_type_of_query() {
     assert!(succeeded, "{said}");
     let kinds = said.lines().filter(|line| line.ends_with("yes"));
     assert_eq!(kinds.count(), 4, "{said}");
-    assert!(
-        said.contains("queries: 210") && said.contains("missing: 0"),
-        "{said}"
-    );
+    assert_says(&said, ["queries: 210", "missing: 0"]);
     for server in servers {
         server.end(Signal::TERM);
     }
@@ -468,10 +461,7 @@ fn the_custom_policy_is_simulated_and_run() {
         micros.and_then(|micros| micros.parse().ok()).expect(&said)
     };
     assert!(p99("own: short p99") < p99("c-FCFS: short p99"), "{said}");
-    assert!(
-        said.contains("policy short first") && said.contains("answered 42"),
-        "{said}"
-    );
+    assert_says(&said, ["policy short first", "answered 42"]);
 }
 
 #[test]

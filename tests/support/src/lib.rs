@@ -22,6 +22,18 @@ macro_rules! need {
     };
 }
 
+/// Asserts that all of these words are in what was said.
+///
+/// # Panics
+/// If some are not.
+#[track_caller]
+pub fn assert_says<const N: usize>(said: impl std::fmt::Display, words: [&str; N]) {
+    let said = said.to_string();
+    for words in words {
+        assert!(said.contains(words), "{words:?} is not in:\n{said}");
+    }
+}
+
 #[cfg(feature = "contexts")]
 pub mod contexts;
 #[cfg(feature = "dpdk")]

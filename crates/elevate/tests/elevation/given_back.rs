@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use shinjuku_elevate::{Config, ElevateError, Elevation, Table, Target};
-use shinjuku_tests_support::need;
+use shinjuku_tests_support::{need, wait_for};
 
-use super::{Core, Process, supervisor, wait_until};
+use super::{Core, Process, supervisor};
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
@@ -16,7 +16,7 @@ fn signal(pid: u32, signal: Signal) {
 /// Two busy processes, one of them less nice than it was born.
 fn busy() -> [Process; 2] {
     let niced = Process::start("exec nice -n 5 sh -c 'while :; do :; done'");
-    wait_until("nice", || {
+    wait_for("nice", || {
         let told = std::fs::read_to_string(format!("/proc/{}/cmdline", niced.pid()));
         told.is_ok_and(|told| told.starts_with("sh\0-c\0while"))
     });
@@ -55,7 +55,7 @@ fn when_the_time_is_over() {
         .config(Table::round_robin(2).unwrap())
         .at_most(Duration::from_millis(100));
     let elevation = Elevation::start(config, &targets(&busy), Some(supervisor())).unwrap();
-    wait_until("the end", || elevation.is_over());
+    wait_for("the end", || elevation.is_over());
     assert_eq!(busy.each_ref().map(Process::state), before);
     elevation.stop().unwrap();
 }
@@ -125,7 +125,7 @@ fn after_the_supervisor_is_killed() {
     let elevation = Elevation::start(config, &targets(&busy), Some(supervisor)).unwrap();
     let pid = std::fs::read_to_string(&file).unwrap();
     signal(pid.trim().parse().unwrap(), Signal::KILL);
-    wait_until("the end", || elevation.is_over());
+    wait_for("the end", || elevation.is_over());
     assert_eq!(busy.each_ref().map(Process::state), before);
     let error = elevation.stop().unwrap_err();
     assert!(matches!(error, ElevateError::SupervisorGone), "{error}");
@@ -139,7 +139,7 @@ fn command(core: &Core, busy: &[Process; 2]) -> Process {
     let scheduler = Process::start(&format!(
         "exec '{program}' run --core {core} --slice-us 200 --seconds 10 A=process:{a} B=process:{b}"
     ));
-    wait_until("elevation", || busy.iter().all(Process::is_elevated));
+    wait_for("elevation", || busy.iter().all(Process::is_elevated));
     scheduler
 }
 
@@ -150,7 +150,7 @@ fn after_the_scheduler_is_killed() {
     let before = busy.each_ref().map(Process::state);
     let scheduler = command(&core, &busy);
     signal(scheduler.pid(), Signal::KILL);
-    wait_until("what they had", || {
+    wait_for("what they had", || {
         busy.each_ref().map(Process::state) == before
     });
 }
@@ -164,11 +164,11 @@ fn after_the_scheduler_is_stopped_and_it_does_not_go_on() {
     let before = busy.each_ref().map(Process::state);
     let mut scheduler = command(&core, &busy);
     signal(scheduler.pid(), Signal::STOP);
-    wait_until("what they had", || {
+    wait_for("what they had", || {
         busy.each_ref().map(Process::state) == before
     });
     signal(scheduler.pid(), Signal::CONT);
-    wait_until("the scheduler's end", || {
+    wait_for("the scheduler's end", || {
         scheduler.0.try_wait().unwrap().is_some()
     });
     assert!(!scheduler.0.wait().unwrap().success());
@@ -182,7 +182,7 @@ fn after_control_c() {
     let before = busy.each_ref().map(Process::state);
     let mut scheduler = command(&core, &busy);
     signal(scheduler.pid(), Signal::INT);
-    wait_until("the end", || scheduler.0.try_wait().unwrap().is_some());
+    wait_for("the end", || scheduler.0.try_wait().unwrap().is_some());
     assert!(scheduler.0.wait().unwrap().success());
     assert_eq!(busy.each_ref().map(Process::state), before);
 }
@@ -197,7 +197,7 @@ fn after_one_of_them_has_died() {
     let elevation = Elevation::start(config, &targets, Some(supervisor())).unwrap();
     drop(first);
     let has_run = second.has_run();
-    wait_until("the other to go on", || {
+    wait_for("the other to go on", || {
         second.has_run() > has_run + 30_000_000 || elevation.is_over()
     });
     assert!(!elevation.is_over());
@@ -207,6 +207,6 @@ fn after_one_of_them_has_died() {
     let config = core.config(Table::round_robin(1).unwrap());
     let elevation = Elevation::start(config, &targets[1..], Some(supervisor())).unwrap();
     drop(second);
-    wait_until("the end", || elevation.is_over());
+    wait_for("the end", || elevation.is_over());
     elevation.stop().unwrap();
 }

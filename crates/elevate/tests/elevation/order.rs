@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use shinjuku_elevate::{Config, Elevation, OnSleep, Pattern, Table, Target};
-use shinjuku_tests_support::need;
+use shinjuku_tests_support::{need, wait_for};
 
-use super::{AT_MOST, Core, Process, supervisor, wait_until};
+use super::{AT_MOST, Core, Process, supervisor};
 
 /// Threads that note whenever another one than before runs.
 struct Noting {
@@ -61,7 +61,7 @@ impl Noting {
         let elevation = Elevation::start(config, &targets, None).unwrap();
         self.log.begun.store(true, Relaxed);
         let noted = self.log.entries.len();
-        wait_until("switches", || {
+        wait_for("switches", || {
             self.log.length.load(Relaxed) >= noted || elevation.is_over()
         });
         let report = elevation.stop().unwrap();
@@ -188,10 +188,10 @@ fn all_threads_of_a_process_take_turns_and_new_ones_join() {
     first.log.begun.store(true, Relaxed);
     let count = || first.log.length.load(Relaxed);
     let begun = count();
-    wait_until("turns", || count() > begun + 20 || elevation.is_over());
+    wait_for("turns", || count() > begun + 20 || elevation.is_over());
     let second = Noting::start(1);
     let class = || shinjuku_preempt::SchedulingClass::of(second.tids[0]);
-    wait_until("the new thread's elevation", || {
+    wait_for("the new thread's elevation", || {
         class().is_ok_and(|class| class.fifo_priority().is_some()) || elevation.is_over()
     });
     assert!(!elevation.is_over(), "{:?}", elevation.stop());
@@ -221,7 +221,7 @@ fn qemus_vcpus_are_found_by_their_names_and_scheduled() {
         "exec qemu-system-x86_64 -name guest,debug-threads=on -smp 2 -display none -nodefaults",
     );
     let vcpus = Target::Vcpus(guest.pid());
-    wait_until("two vCPUs", || {
+    wait_for("two vCPUs", || {
         vcpus.threads().is_ok_and(|vcpus| vcpus.len() == 2)
     });
     let other = Process::busy();

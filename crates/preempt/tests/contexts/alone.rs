@@ -12,7 +12,7 @@ use shinjuku_preempt::{
 };
 use shinjuku_tests_support::contexts::{Rig, WorkerThread};
 use shinjuku_tests_support::process::{as_child, is_child};
-use shinjuku_tests_support::{PATIENCE, wait_for};
+use shinjuku_tests_support::{PATIENCE, assert_says, wait_for};
 
 fn rig(contexts: usize, workers: u32) -> Rig {
     let config = PoolConfig::default().contexts(contexts).name("rig");
@@ -519,9 +519,9 @@ fn stack_overflow_dies_with_a_message_that_names_the_context() {
     let output = child("stack_overflow_dies_with_a_message_that_names_the_context");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
-    assert!(
-        text.contains("the request in context 2 has overflowed its stack of 256 KiB"),
-        "{text}"
+    assert_says(
+        &text,
+        ["the request in context 2 has overflowed its stack of 256 KiB"],
     );
 }
 
@@ -538,9 +538,9 @@ fn other_faults_still_die_by_their_signal() {
     let output = child("other_faults_still_die_by_their_signal");
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        text.contains("the request in context 0 dies of signal 11 (address 0x40)"),
-        "{text}"
+    assert_says(
+        &text,
+        ["the request in context 0 dies of signal 11 (address 0x40)"],
     );
 }
 

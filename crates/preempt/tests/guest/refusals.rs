@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use shinjuku_preempt::guest::{Guest, GuestConfig, GuestError};
 use shinjuku_preempt::{HardPreemption, Outcome, Pool, PoolConfig, Worker, mailbox};
-use shinjuku_tests_support::need;
 use shinjuku_tests_support::process::{CHILD, is_child};
+use shinjuku_tests_support::{assert_says, need};
 
 use crate::stage::{guest, test_name};
 
@@ -122,10 +122,7 @@ fn without_memory_there_is_one_clear_line() {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
         let error = install().expect_err("there is too little memory");
         assert!(matches!(error, GuestError::Kvm { .. }), "{error}");
-        assert!(
-            error.to_string().contains("taking memory failed"),
-            "{error}"
-        );
+        assert_says(&error, ["taking memory failed"]);
         println!("refused as it should be");
         return;
     }

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
+use shinjuku_tests_support::assert_says;
 use shinjuku_tests_support::comes_true;
 
 use crate::client::array;
@@ -129,9 +130,9 @@ fn ranges_give_way_in_guest_mode() {
 fn inline_signals_take_the_place_of_guest_mode() {
     let server = Server::kv("", &["--layout", "inline", "--preemption", "guest"]);
     let said = &server.description;
-    assert!(
-        said.contains("preemption signal, because") && said.contains("in the inline layout"),
-        "{said}"
+    assert_says(
+        &said,
+        ["preemption signal, because", "in the inline layout"],
     );
     assert_eq!(server.connect().text(&["PING"]), "+PONG\r\n");
     assert!(server.end(Signal::INT).contains("everything finished"));
