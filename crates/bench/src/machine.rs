@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 pub struct Machine {
     /// CPU model as the kernel names it.
     pub cpu: String,
-    /// Logical CPUs online.
     pub cores: usize,
     /// Memory in MiB.
     pub memory_mib: Option<u64>,

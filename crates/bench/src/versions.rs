@@ -136,7 +136,6 @@ fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
 pub struct Versions {
     /// The commits, before and after.
     pub commits: [String; 2],
-    /// The figures.
     pub rates: Vec<Rate>,
 }
 
@@ -144,7 +143,6 @@ pub struct Versions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// What of.
     pub name: String,
     /// Of the version before.
     pub before: Runs<f64>,
@@ -185,14 +183,10 @@ impl Measured for Versions {
             table.push([rate.name.clone(), median(&rate.before), median(&rate.after)]);
         }
         let compared: Vec<_> = self.rates.iter().map(Rate::comparison).collect();
-        vec![Section {
-            heading: "After beside before".to_owned(),
-            tables: [Some(table), comparisons(&compared)]
-                .into_iter()
-                .flatten()
-                .collect(),
-            ..Section::default()
-        }]
+        vec![Section::new(
+            "After beside before",
+            [Some(table), comparisons(&compared)].into_iter().flatten(),
+        )]
     }
 }
 

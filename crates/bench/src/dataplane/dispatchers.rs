@@ -41,7 +41,6 @@ const FLOWS: u16 = 64;
 pub struct Dispatchers {
     /// The device: `net_ring`, or `memory` without libdpdk.
     pub wire: String,
-    /// The stages' ways.
     pub stages: Vec<Vec<Runs<Rates>>>,
 }
 

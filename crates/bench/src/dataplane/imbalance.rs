@@ -31,7 +31,6 @@ const EXPECTED: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Imbalances {
-    /// As measured.
     pub measured: Vec<Imbalance>,
     /// As simulated: for each of these, the imbalance (max / mean - 1) that nine tenths of the
     /// draws do not exceed.

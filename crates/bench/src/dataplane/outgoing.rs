@@ -60,7 +60,6 @@ pub struct Outgoing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sent {
-    /// Its name.
     pub contender: String,
     /// Bytes of a reply's frame, from Ethernet's header to its check sequence.
     pub frame: u16,

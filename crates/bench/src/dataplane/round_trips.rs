@@ -40,9 +40,7 @@ const CONTENDERS: [Contender; 5] = [
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundTrips {
-    /// The server's core.
     pub server_core: usize,
-    /// The contenders.
     pub contenders: Vec<Runs<Calls>>,
     /// What each server said of itself.
     pub descriptions: BTreeMap<String, String>,

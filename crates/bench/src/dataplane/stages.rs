@@ -39,7 +39,6 @@ const RUNTIME: &str = "runtime";
 pub struct Stages {
     /// The device: `net_ring`, or `memory` without libdpdk.
     pub wire: String,
-    /// The stages.
     pub stages: Vec<Runs<Rates>>,
 }
 

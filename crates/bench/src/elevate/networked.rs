@@ -155,7 +155,6 @@ fn address(server: &mut Process) -> Result<String> {
 
 /// What the client does.
 pub(super) struct Call {
-    /// Its core.
     pub(super) client: usize,
     pub(super) seconds: f64,
     /// Requests a second; `None`: as many as the server answers.

@@ -37,7 +37,6 @@ pub struct Load {
     pub rate: f64,
     /// The short requests of each contender.
     pub short: Vec<Runs<Served>>,
-    /// The long ones.
     pub long: Vec<Runs<Served>>,
 }
 

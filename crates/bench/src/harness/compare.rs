@@ -15,7 +15,6 @@ const CONFIDENCE: f64 = 0.95;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Runs<T> {
-    /// The contender.
     pub name: String,
     /// One after the other; `None` where one failed.
     pub runs: Vec<Option<T>>,
@@ -98,7 +97,6 @@ pub struct Comparison {
     pub over: String,
     /// The contender below it.
     pub under: String,
-    /// Pairs of repetitions.
     pub pairs: usize,
     /// The ratios: median, range, and bounds of 95 % each, which take five pairs; `None` without
     /// pairs.

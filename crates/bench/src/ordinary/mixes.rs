@@ -33,7 +33,6 @@ const CONTENDERS: [(&str, &str, &str); 4] = [
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixResults {
-    /// Its name.
     pub name: String,
     /// What requests took in the plain program, on a core of their own.
     pub times: Times,
@@ -170,11 +169,10 @@ pub(super) fn section(mixes: &[MixResults]) -> Section {
          which requests did not finish has no p99."
             .to_owned(),
     );
-    Section {
-        heading: format!("What it is worth, at {:.0} % load", LOAD * 100.0),
-        tables: vec![table],
-        ..Section::default()
-    }
+    Section::new(
+        format!("What it is worth, at {:.0} % load", LOAD * 100.0),
+        [table],
+    )
 }
 
 #[cfg(test)]

@@ -129,11 +129,7 @@ impl Ordinary {
              each of its entries is a call."
                 .to_owned(),
         );
-        Section {
-            heading: "What compiled probes cost".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("What compiled probes cost", [table])
     }
 
     fn answers(&self) -> Section {
@@ -170,11 +166,7 @@ impl Ordinary {
         table.notes.push(
             "Left to a signal: not answered at a function entry within 100 us. The times are of the others.".to_owned(),
         );
-        Section {
-            heading: "How soon code gives way".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("How soon code gives way", [table])
     }
 }
 

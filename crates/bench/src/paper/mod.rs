@@ -52,9 +52,7 @@ pub struct Options {
 /// A simulated figure, and what the simulation found, in words.
 #[derive(Debug, Clone)]
 pub struct Simulated {
-    /// The figure.
     pub figure: Figure,
-    /// A sentence.
     pub found: String,
 }
 
@@ -85,9 +83,7 @@ pub struct Paper {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reproduced {
-    /// The item.
     pub name: String,
-    /// The document's name.
     pub document: String,
     /// Where the document says so.
     pub place: String,
@@ -99,7 +95,6 @@ pub struct Reproduced {
     pub how: String,
     /// What a simulation found, in words.
     pub found: Option<String>,
-    /// The numbers.
     pub checks: Vec<Judged>,
 }
 

@@ -69,7 +69,6 @@ pub struct Service {
     pub capacity_rps: f64,
     /// As many requests under way as the client has connections.
     pub saturation: Vec<Runs<Cell>>,
-    /// Open loop.
     pub loads: Vec<AtLoad>,
 }
 
@@ -116,13 +115,10 @@ pub struct Cell {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteFigures {
-    /// Its name.
     pub name: String,
     /// How many were sent, warm-up left out.
     pub requests: usize,
-    /// Median.
     pub p50_us: Option<f64>,
-    /// 99th percentile.
     pub p99_us: Option<f64>,
     /// 99.9th percentile, of a thousand requests or more.
     pub p999_us: Option<f64>,

@@ -259,11 +259,7 @@ impl Service {
                 failed(runs).to_string(),
             ]);
         }
-        Section {
-            heading: "Saturation".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("Saturation", [table])
     }
 
     /// What the contenders said, and how much memory they took in all.
@@ -282,11 +278,7 @@ impl Service {
             let said = self.descriptions.get(&runs.name).cloned();
             table.push([runs.name.clone(), figure(peak), said.unwrap_or_default()]);
         }
-        Section {
-            heading: "The servers".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("The servers", [table])
     }
 }
 
@@ -340,11 +332,10 @@ fn at_load(load: &AtLoad) -> Section {
         ]);
     }
     let (percent, rps) = (load.share * 100.0, load.offered_rps);
-    Section {
-        heading: format!("{percent:.0} %: {rps:.0} requests/s"),
-        tables: vec![latencies, costs],
-        ..Section::default()
-    }
+    Section::new(
+        format!("{percent:.0} %: {rps:.0} requests/s"),
+        [latencies, costs],
+    )
 }
 
 #[cfg(test)]

@@ -60,9 +60,7 @@ pub struct TailGuard {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timed {
-    /// Its name.
     pub name: String,
-    /// Tasks timed.
     pub tasks: usize,
     /// Median, 90th and 99th percentile, and longest, in us.
     pub task_us: [f64; 4],
@@ -76,7 +74,6 @@ pub struct Timed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
-    /// The discipline.
     pub discipline: String,
     /// The highest load, 0 to 1, by seed.
     pub load: Vec<f64>,
