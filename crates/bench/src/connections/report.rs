@@ -137,15 +137,9 @@ impl ScenarioResults {
             series: names.map(line).collect(),
         };
         let pace = self.pace.as_ref().map(pace);
-        Section {
-            heading: title.to_owned(),
-            figures: vec![plot],
-            tables: (pace.into_iter())
-                .chain([self.loads_within()])
-                .chain(self.loads.iter().map(table))
-                .collect(),
-            ..Section::default()
-        }
+        let tables = pace.into_iter().chain([self.loads_within()]);
+        let tables = tables.chain(self.loads.iter().map(table));
+        Section::new(title, tables).figures([plot])
     }
 
     fn loads_within(&self) -> Table {
@@ -192,14 +186,12 @@ impl Measured for Connections {
             .collect();
         let said = self.descriptions.iter();
         sections.push(Section {
-            heading: "Ratios".to_owned(),
             introduction: Some(format!(
                 "Of loads the first is over the second; of p99, at the load of the table, the second over the first: more is better for \
                  the first of both. Who is above {MEANS} means from the first load on counts with that load."
             )),
-            tables: comparisons(&self.comparisons).into_iter().collect(),
             details: said.map(|(name, said)| format!("{name}: {said}")).collect(),
-            ..Section::default()
+            ..Section::new("Ratios", comparisons(&self.comparisons))
         });
         sections
     }

@@ -240,15 +240,8 @@ impl Dispatchers {
         notes.extend(stages::faults(all().map(Rates::faults)));
         let described = all().find_map(|rates| rates.description.as_ref());
         notes.extend(described.map(|said| format!("runtime: {said}")));
-        Section {
-            heading: "Two dispatchers".to_owned(),
-            tables: [Some(table), comparisons(&compared)]
-                .into_iter()
-                .flatten()
-                .collect(),
-            notes,
-            ..Section::default()
-        }
+        let tables = [table].into_iter().chain(comparisons(&compared));
+        Section::new("Two dispatchers", tables).notes(notes)
     }
 }
 

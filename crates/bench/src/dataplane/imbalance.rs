@@ -129,11 +129,9 @@ impl Imbalances {
             || "never".to_owned(),
             |one| format!("with {} flows, of those tried", one.flows),
         );
-        Section {
-            heading: "How evenly flows are spread".to_owned(),
-            tables: vec![table],
-            figures: vec![self.figure()],
-            notes: vec![
+        Section::new("How evenly flows are spread", [table])
+            .figures([self.figure()])
+            .notes([
                 format!(
                     "Below {:.0} % in nine tenths of the draws: measured {even}; simulated with {} (`cargo xtask figures --only shinjuku-4`, \
                      figure 4 of the paper, at {DISPATCHERS} queues).",
@@ -144,9 +142,7 @@ impl Imbalances {
                     "Measured: requests that each of {DISPATCHERS} devices on net_ring got, spread by the hash in software; {DRAWS} draws of \
                      client ports, every flow sends as much as any other. Simulated: the same with queues drawn at random."
                 ),
-            ],
-            ..Section::default()
-        }
+            ])
     }
 
     fn figure(&self) -> Figure {

@@ -160,13 +160,9 @@ impl Outgoing {
              dispatchers saturate {PAPERS_CARD} Gb/s with frames of {PAPERS_FRAME} bytes (section 4.3).",
             self.wire
         );
-        Section {
-            heading: "What dispatchers send (figure 7c of the Shinjuku paper)".to_owned(),
-            tables: vec![table],
-            figures: vec![self.figure()],
-            notes: vec![note],
-            ..Section::default()
-        }
+        let heading = "What dispatchers send (figure 7c of the Shinjuku paper)";
+        let section = Section::new(heading, [table]);
+        section.figures([self.figure()]).notes([note])
     }
 
     fn figure(&self) -> Figure {

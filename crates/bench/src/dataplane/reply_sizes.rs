@@ -200,13 +200,9 @@ impl ReplySizes {
         notes.extend(stages::faults(
             rates.map(Rates::faults).chain(calls.map(Calls::faults)),
         ));
-        Section {
-            heading: "Replies of more bytes (after figure 7c of the Shinjuku paper)".to_owned(),
-            tables: tables.into(),
-            figures: vec![self.figure(&lines, false), self.figure(&lines, true)],
-            notes,
-            ..Section::default()
-        }
+        let heading = "Replies of more bytes (after figure 7c of the Shinjuku paper)";
+        let figures = [false, true].map(|bytes| self.figure(&lines, bytes));
+        Section::new(heading, tables).figures(figures).notes(notes)
     }
 
     fn figure(&self, lines: &[Line], bytes: bool) -> Figure {

@@ -144,8 +144,7 @@ impl RoundTrips {
                 format!("{} {client}", self.server_core),
             ]);
         }
-        let mut tables = vec![table];
-        tables.extend(comparisons(&self.compared()));
+        let tables = [table].into_iter().chain(comparisons(&self.compared()));
         let mut notes = vec![
             "Server and client look again at once. After a thousand looks for nothing bare loops and clients let others have the core \
              for a moment, and the runtime sleeps after 1 ms without work. The first core is the server's, the second the client's."
@@ -155,12 +154,7 @@ impl RoundTrips {
         notes.extend(faults(calls.map(Calls::faults)));
         let said = self.descriptions.iter();
         notes.extend(said.map(|(name, said)| format!("{name}: {said}")));
-        Section {
-            heading: "Round trips between two processes".to_owned(),
-            tables,
-            notes,
-            ..Section::default()
-        }
+        Section::new("Round trips between two processes", tables).notes(notes)
     }
 }
 

@@ -153,12 +153,7 @@ impl Stages {
             let described = runs.measured().find_map(|rates| rates.description.as_ref());
             notes.extend(described.map(|said| format!("{}: {said}", runs.name)));
         }
-        Section {
-            heading: "One thread, stage by stage".to_owned(),
-            tables: vec![table],
-            notes,
-            ..Section::default()
-        }
+        Section::new("One thread, stage by stage", [table]).notes(notes)
     }
 }
 

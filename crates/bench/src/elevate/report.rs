@@ -113,22 +113,19 @@ impl Elevate {
             table.notes.extend(note);
         }
         Section {
-            heading: "Delay".to_owned(),
             introduction: Some(
                 "Duration: how long a loop runs once it is scheduled. Interval: how long it then waits. In the shared \
                  pattern the scheduler's own time is in the intervals; in the dedicated one it costs a core."
                     .to_owned(),
             ),
-            tables: vec![table],
-            notes: vec![
-                "vCPUs: threads of this process in guest mode under /dev/kvm; the slides have QEMU's.".to_owned(),
-                "Added: in the shared pattern the scheduler makes each slot longer by what its own sleep takes, which it \
-                 measures at the start. So the duration there comes near the period by design, and the interval has \
-                 the price. The slides do not say that theirs does so."
-                    .to_owned(),
-            ],
-            ..Section::default()
+            ..Section::new("Delay", [table])
         }
+        .notes([
+            "vCPUs: threads of this process in guest mode under /dev/kvm; the slides have QEMU's.",
+            "Added: in the shared pattern the scheduler makes each slot longer by what its own sleep takes, which it \
+             measures at the start. So the duration there comes near the period by design, and the interval has \
+             the price. The slides do not say that theirs does so.",
+        ])
     }
 
     fn overhead_section(&self) -> Section {
@@ -159,27 +156,21 @@ impl Elevate {
             });
             Series::contender(number, *pattern, points.collect())
         });
-        Section {
-            heading: "CPU overhead".to_owned(),
-            figures: self.drawn(Figure {
-                name: "overhead".to_owned(),
-                title: "A computing process beside a busy loop".to_owned(),
-                x: XAxis::Logarithmic("switching period (µs)"),
-                y: YAxis::Percent,
-                y_label: "A's share of the core (%, 50 is best)".to_owned(),
-                bars: BARS,
-                series: series.collect(),
-            }),
-            tables: vec![table],
-            notes: vec![
-                "The slides: 0.5 is the best; the gap is the cost of switching, and a shorter period costs more."
-                    .to_owned(),
-                "In the shared pattern each period is longer by what the first table has as added: what is left for A is \
-                 more than with slots as long as the period."
-                    .to_owned(),
-            ],
-            ..Section::default()
-        }
+        let drawn = self.drawn(Figure {
+            name: "overhead".to_owned(),
+            title: "A computing process beside a busy loop".to_owned(),
+            x: XAxis::Logarithmic("switching period (µs)"),
+            y: YAxis::Percent,
+            y_label: "A's share of the core (%, 50 is best)".to_owned(),
+            bars: BARS,
+            series: series.collect(),
+        });
+        let section = Section::new("CPU overhead", [table]);
+        section.figures(drawn).notes([
+            "The slides: 0.5 is the best; the gap is the cost of switching, and a shorter period costs more.",
+            "In the shared pattern each period is longer by what the first table has as added: what is left for A is \
+             more than with slots as long as the period.",
+        ])
     }
 
     fn slice_section(&self) -> Section {
@@ -231,18 +222,13 @@ impl Elevate {
             ..latency.clone()
         };
         let figures = [latency, throughput];
-        Section {
-            heading: "Time slices".to_owned(),
-            figures: figures.into_iter().flat_map(|one| self.drawn(one)).collect(),
-            tables: vec![table],
-            notes: vec![
-                "The slides: a shorter period leads to lower latency; too short a one leads to low throughput, because of \
-                 the CPU overhead."
-                    .to_owned(),
-                "The pattern is shared: each slot is longer than the slice by what the first table has as added.".to_owned(),
-            ],
-            ..Section::default()
-        }
+        let drawn = figures.into_iter().flat_map(|one| self.drawn(one));
+        let section = Section::new("Time slices", [table]);
+        section.figures(drawn).notes([
+            "The slides: a shorter period leads to lower latency; too short a one leads to low throughput, because of \
+             the CPU overhead.",
+            "The pattern is shared: each slot is longer than the slice by what the first table has as added.",
+        ])
     }
 
     /// The second table over the first: the slides say that it is always better.
@@ -269,14 +255,9 @@ impl Elevate {
             table.push([vec![runs.name.clone()], mean, p99].concat());
         }
         let compared = comparisons(&[self.tables_compared()]);
-        Section {
-            heading: "Tables".to_owned(),
-            tables: [table].into_iter().chain(compared).collect(),
-            notes: vec![
-                "The slides: A-B-A-C is constantly better, since a request waits for one slot of another at most.".to_owned(),
-            ],
-            ..Section::default()
-        }
+        Section::new("Tables", [table].into_iter().chain(compared)).notes([
+            "The slides: A-B-A-C is constantly better, since a request waits for one slot of another at most.",
+        ])
     }
 
     fn load_section(&self) -> Section {
@@ -322,23 +303,19 @@ impl Elevate {
             let points = points.map(|load| point(load.rate, spread(&load.short, name, p99)));
             Series::contender(number, *name, points.collect())
         });
-        Section {
-            heading: "The preemptive server".to_owned(),
-            figures: self.drawn(Figure {
-                name: "preemptive".to_owned(),
-                title: "Short requests of the preemptive server".to_owned(),
-                x: XAxis::Linear("requests/s"),
-                y: YAxis::Logarithmic,
-                y_label: "p99 latency (µs, log)".to_owned(),
-                bars: BARS,
-                series: series.collect(),
-            }),
-            tables: vec![table],
-            notes: vec![
-                "The slides: without preemption the latency goes higher than 500 us, with it lower.".to_owned(),
-            ],
-            ..Section::default()
-        }
+        let drawn = self.drawn(Figure {
+            name: "preemptive".to_owned(),
+            title: "Short requests of the preemptive server".to_owned(),
+            x: XAxis::Linear("requests/s"),
+            y: YAxis::Logarithmic,
+            y_label: "p99 latency (µs, log)".to_owned(),
+            bars: BARS,
+            series: series.collect(),
+        });
+        let section = Section::new("The preemptive server", [table]);
+        section.figures(drawn).notes([
+            "The slides: without preemption the latency goes higher than 500 us, with it lower.",
+        ])
     }
 
     fn noticing_section(&self) -> Section {
@@ -351,25 +328,16 @@ impl Elevate {
             let name = vec![row.micros.name.clone()];
             table.push([name, price, vec![row.tells.clone()]].concat());
         }
-        Section {
-            heading: "Noticing a sleep".to_owned(),
-            tables: vec![table],
-            notes: vec![
-                "A reading is paid for with each look. The last two rows are paid for when one sleeps: their difference is \
-                 the sentinel's price."
-                    .to_owned(),
-            ],
-            ..Section::default()
-        }
+        Section::new("Noticing a sleep", [table]).notes([
+            "A reading is paid for with each look. The last two rows are paid for when one sleeps: their difference is \
+             the sentinel's price.",
+        ])
     }
 
     /// A figure with points; one that was not measured is not drawn.
-    fn drawn(&self, figure: Figure) -> Vec<Figure> {
+    fn drawn(&self, figure: Figure) -> Option<Figure> {
         let mut points = figure.series.iter().flat_map(|series| &series.points);
-        match points.any(|point| point.y.is_some()) {
-            true => vec![figure],
-            false => Vec::new(),
-        }
+        points.any(|point| point.y.is_some()).then_some(figure)
     }
 }
 

@@ -71,6 +71,18 @@ impl Section {
             ..Self::default()
         }
     }
+
+    /// With these figures.
+    pub fn figures(mut self, figures: impl IntoIterator<Item = Figure>) -> Self {
+        self.figures.extend(figures);
+        self
+    }
+
+    /// With these notes behind the others.
+    pub fn notes(mut self, notes: impl IntoIterator<Item: Into<String>>) -> Self {
+        self.notes.extend(notes.into_iter().map(Into::into));
+        self
+    }
 }
 
 /// Everything that one bench measured.

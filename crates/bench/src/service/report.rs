@@ -205,12 +205,10 @@ impl Service {
             shown.push(self.throughput(pool, None));
         }
         Some(Section {
-            heading: "The other pools".to_owned(),
             introduction: Some(format!(
                 "The targets are about `{POOL}`. These take a token, cores or a build of their own."
             )),
-            tables: vec![comparisons(&shown)?],
-            ..Section::default()
+            ..Section::new("The other pools", [comparisons(&shown)?])
         })
     }
 

@@ -255,15 +255,9 @@ impl Measured for TailGuard {
              80 % more than the other three, with applications of the Tailbench suite, which are not these.",
             FANOUTS.map(|(width, _)| width.to_string()).join(", ")
         );
-        vec![Section {
-            heading: "Load within the SLOs".to_owned(),
-            tables: [Some(tasks), Some(loads), comparisons(&self.comparisons)]
-                .into_iter()
-                .flatten()
-                .collect(),
-            notes: vec![note],
-            ..Section::default()
-        }]
+        let tables = [tasks, loads].into_iter();
+        let tables = tables.chain(comparisons(&self.comparisons));
+        vec![Section::new("Load within the SLOs", tables).notes([note])]
     }
 }
 

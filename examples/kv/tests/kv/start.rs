@@ -130,10 +130,7 @@ fn ranges_give_way_in_guest_mode() {
 fn inline_signals_take_the_place_of_guest_mode() {
     let server = Server::kv("", &["--layout", "inline", "--preemption", "guest"]);
     let said = &server.description;
-    assert_says(
-        &said,
-        ["preemption signal, because", "in the inline layout"],
-    );
+    assert_says(said, ["preemption signal, because", "in the inline layout"]);
     assert_eq!(server.connect().text(&["PING"]), "+PONG\r\n");
     assert!(server.end(Signal::INT).contains("everything finished"));
 }
