@@ -367,7 +367,7 @@ fn replies_are_written_into_the_requests_buffer() {
             capacity: 10
         }
     );
-    assert_says(&too_long, ["max_datagram is 10"]);
+    assert_says(too_long, ["max_datagram is 10"]);
     reply.extend_from_slice(b"56789").unwrap();
     assert!(write!(reply, "0").is_err());
     reply.truncate(9);
