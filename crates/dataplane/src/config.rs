@@ -110,10 +110,11 @@ impl InterfaceConfig {
     }
 
     setters! {
-        /// How many bits of the address name the net, 0 to 32: hosts that share them are on this wire.
+        /// How many bits of the address name the net, 0 to 32: hosts that share them are on this
+        /// wire.
         prefix: u8;
-        /// The router for packets to other nets. Replies do not need one: they go back to the station
-        /// that the request came from.
+        /// The router for packets to other nets. Replies do not need one: they go back to the
+        /// station that the request came from.
         gateway: Ipv4Addr;
         /// The longest packet on the wire, IPv4 header included, in bytes: 68 to 65,535.
         mtu: usize;
@@ -287,12 +288,13 @@ impl DataplaneConfig {
     }
 
     setters! {
-        /// How many requests can be held at once, from receipt until the reply is on its way: how many
-        /// of the device's buffers may be out, 1 to 2^20. Should exceed what the runtime admits plus
-        /// what it has started. The device needs as many, and its own queues' besides.
+        /// How many requests can be held at once, from receipt until the reply is on its way: how
+        /// many of the device's buffers may be out, 1 to 2^20. Should exceed what the runtime
+        /// admits plus what it has started. The device needs as many, and its own queues' besides.
         buffers: usize;
         /// The most frames that one poll takes, 1 to 1024. Meanwhile no request is dispatched or
-        /// preempted: at roughly a tenth of a microsecond each, keep it well below the quantum's worth.
+        /// preempted: at roughly a tenth of a microsecond each, keep it well below the quantum's
+        /// worth.
         batch: usize;
     }
 

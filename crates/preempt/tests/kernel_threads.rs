@@ -18,8 +18,8 @@ use shinjuku_preempt::{
 use shinjuku_tests_support::contexts::{Job, Rig, WorkerEnd, WorkerThread};
 use shinjuku_tests_support::{PATIENCE, wait_for};
 
-/// A worker's loop over a mailbox, and the threads on which it has been. There is room for them from
-/// the start: a suspended job may hold the allocator's locks.
+/// A worker's loop over a mailbox, and the threads on which it has been. There is room for them
+/// from the start: a suspended job may hold the allocator's locks.
 struct Loop(WorkerEnd, Threads);
 
 type Threads = Arc<Mutex<Vec<i32>>>;

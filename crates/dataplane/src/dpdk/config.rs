@@ -49,12 +49,13 @@ impl NicConfig {
         /// How many devices to make, for as many dispatchers, 1 to 64.
         dispatchers: usize;
         /// The most of the device's queues to use, 1 to 64. By default as many as there are
-        /// dispatchers; of a memif 1, because both ends must use as many, and its driver does not see
-        /// to that: a queue whose other end is not there reads, and spoils, what the first one sends.
+        /// dispatchers; of a memif 1, because both ends must use as many, and its driver does not
+        /// see to that: a queue whose other end is not there reads, and spoils, what the first one
+        /// sends.
         queues: usize;
-        /// Mbufs for each dispatcher, best a power of two less one. They are in the device's queues or
-        /// with requests: should exceed the descriptors of both and what the runtime admits; where
-        /// dispatchers share queues, what all of them admit and 512 for each.
+        /// Mbufs for each dispatcher, best a power of two less one. They are in the device's queues
+        /// or with requests: should exceed the descriptors of both and what the runtime admits;
+        /// where dispatchers share queues, what all of them admit and 512 for each.
         mbufs: u32;
         /// What spreads requests over the dispatchers.
         spread: Spread;

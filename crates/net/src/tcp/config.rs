@@ -66,40 +66,41 @@ impl TcpConfig {
     }
 
     setters! {
-        /// Connections at the most, 1 to 65,536; more are told so and closed. By default 10,240, or as
-        /// many as the process's limit of descriptors allows. For each there is room for `buffer` bytes
-        /// each way, which the kernel gives when it is first used.
+        /// Connections at the most, 1 to 65,536; more are told so and closed. By default 10,240, or
+        /// as many as the process's limit of descriptors allows. For each there is room for
+        /// `buffer` bytes each way, which the kernel gives when it is first used.
         connections: usize;
-        /// The standard buffers' size in bytes, 256 to 1 MiB, by default 16 KiB. Requests and replies
-        /// within it cost nothing; once half of it is full of replies, they are sent even if further
-        /// requests are there.
+        /// The standard buffers' size in bytes, 256 to 1 MiB, by default 16 KiB. Requests and
+        /// replies within it cost nothing; once half of it is full of replies, they are sent even
+        /// if further requests are there.
         buffer: usize;
-        /// The longest request in bytes, up to 1 GiB, by default 1 MiB. A client that sends a longer
-        /// one is told so, and the connection closes.
+        /// The longest request in bytes, up to 1 GiB, by default 1 MiB. A client that sends a
+        /// longer one is told so, and the connection closes.
         max_request: usize;
-        /// Buffers of `max_request` bytes for requests longer than `buffer`, up to 65,536, by default
-        /// 64, at least one if there can be such requests. When all are in use, further connections
-        /// with long requests wait.
+        /// Buffers of `max_request` bytes for requests longer than `buffer`, up to 65,536, by
+        /// default 64, at least one if there can be such requests. When all are in use, further
+        /// connections with long requests wait.
         large_buffers: usize;
-        /// The longest reply in bytes, `buffer` to 1 TiB, by default 64 MiB. Handlers that write more
-        /// get an error.
+        /// The longest reply in bytes, `buffer` to 1 TiB, by default 64 MiB. Handlers that write
+        /// more get an error.
         max_reply: usize;
-        /// All replies longer than `buffer` together, in bytes, up to 1 TiB, by default 256 MiB; memory
-        /// that is taken when it is needed.
+        /// All replies longer than `buffer` together, in bytes, up to 1 TiB, by default 256 MiB;
+        /// memory that is taken when it is needed.
         reply_memory: usize;
-        /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024, by
-        /// default 16. Meanwhile no request is dispatched or preempted: at roughly a microsecond
+        /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024,
+        /// by default 16. Meanwhile no request is dispatched or preempted: at roughly a microsecond
         /// each, keep it well below the quantum's worth.
         batch: usize;
         /// Connections that the kernel completes before they are accepted, 1 to 65,535, by
         /// default 1024. It grants no more than `net.core.somaxconn`.
         backlog: usize;
-        /// A client that takes no byte of its replies for so long is cut off. 1 ms to a day, by default
-        /// 10 s.
+        /// A client that takes no byte of its replies for so long is cut off. 1 ms to a day, by
+        /// default 10 s.
         write_timeout: Duration;
         /// A request must be complete so long after its first byte. 1 ms to a day, by default 30 s.
         request_timeout: Duration;
-        /// A connection without a request for so long is closed. 1 ms to a day; by default it is not.
+        /// A connection without a request for so long is closed. 1 ms to a day; by default it is
+        /// not.
         idle_timeout: Option<Duration>;
         /// After so long without traffic the kernel asks whether the peer is still there
         /// (`SO_KEEPALIVE`). 1 s to 32,767 s, by default 300 s; `None`: never.
