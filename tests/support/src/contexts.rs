@@ -1,4 +1,5 @@
-//! Contexts under a small scheduler: a pool, and workers on threads of their own.
+//! Contexts under a small scheduler: a pool, and workers on threads of their own, or one on the
+//! test's.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +8,8 @@ use std::thread::{JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Completion, Dispatched, Finished, HandBack, Handles, Idle, Outcome, Panicked, Pool, PoolConfig,
-    Receiver, Runnable, Sender, Suspended, Worker, WorkerLink, mailbox,
+    Completion, CountersSnapshot, Dispatched, Finished, HandBack, Handles, Idle, Outcome, Panicked,
+    Pool, PoolConfig, Receiver, Runnable, Sender, Suspended, Worker, WorkerLink, mailbox,
 };
 
 use crate::PATIENCE;
@@ -256,5 +257,117 @@ impl Rig {
         self.stop.store(true, Ordering::Relaxed);
         self.workers.into_iter().for_each(WorkerThread::join);
         self.handles.hand_back(self.idle, patience)
+    }
+}
+
+/// A pool, a mailbox, and a worker on the test's own thread: the test does not go on while a
+/// context runs. Dropped, it hands the contexts back.
+#[derive(Debug)]
+pub struct OneThread<In = Job> {
+    /// The worker.
+    pub worker: Worker,
+    /// Where contexts for the worker go.
+    pub sender: Sender<In, u64>,
+    /// The worker's end.
+    pub receiver: Receiver<In, u64>,
+    /// Contexts without a job.
+    pub idle: Vec<Idle<In, u64>>,
+    /// Without them the contexts are leaked.
+    pub handles: Option<Handles<In, u64>>,
+}
+
+impl<In: Send + 'static> OneThread<In> {
+    /// A pool whose contexts run `entry`.
+    ///
+    /// # Panics
+    /// If the pool cannot be had.
+    pub fn new(config: PoolConfig, entry: impl Fn(In) -> u64 + Send + Sync + 'static) -> Self {
+        let Pool { idle, handles } = Pool::new(config, entry).unwrap();
+        let (sender, receiver) = mailbox(1);
+        Self {
+            worker: Worker::bind(0).unwrap(),
+            sender,
+            receiver,
+            idle,
+            handles: Some(handles),
+        }
+    }
+
+    /// A context with a job.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn load(&mut self, job: In) -> Runnable<In, u64> {
+        self.idle.pop().unwrap().load(job).into()
+    }
+
+    /// Sends a context to the worker.
+    ///
+    /// # Panics
+    /// If the worker has one.
+    pub fn send(&mut self, runnable: impl Into<Runnable<In, u64>>) -> Dispatched {
+        let sent = self.sender.send(runnable.into());
+        sent.unwrap_or_else(|_| panic!("no room"))
+    }
+
+    /// The worker's part: runs what was sent, until it ends or gives way.
+    ///
+    /// # Panics
+    /// If nothing was sent, or the job panics.
+    pub fn step(&mut self) -> Result<u64, Suspended<In, u64>> {
+        let (runnable, generation) = self.receiver.poll().unwrap();
+        match self.worker.run(runnable, generation) {
+            Outcome::Finished(finished) => {
+                let (idle, result) = finished.take();
+                self.receiver.answer(Completion::Finished(idle));
+                assert!(self.answer().is_none());
+                Ok(result.unwrap())
+            }
+            Outcome::Preempted(suspended) => {
+                self.receiver.answer(Completion::Preempted(suspended));
+                Err(self.answer().unwrap())
+            }
+        }
+    }
+
+    /// Takes the worker's answer: the context, if it gave way.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn answer(&mut self) -> Option<Suspended<In, u64>> {
+        match self.sender.poll().unwrap().1 {
+            Completion::Finished(idle) => {
+                self.idle.push(idle);
+                None
+            }
+            Completion::Preempted(suspended) => Some(suspended),
+        }
+    }
+
+    /// Runs a job until it ends or gives way.
+    pub fn run(&mut self, job: In) -> Result<u64, Suspended<In, u64>> {
+        let runnable = self.load(job);
+        self.send(runnable);
+        self.step()
+    }
+
+    /// What the worker has counted.
+    #[must_use]
+    pub fn counters(&self) -> CountersSnapshot {
+        self.worker.counters()
+    }
+}
+
+impl<In> OneThread<In> {
+    /// Gives the contexts without a job back; `None`: they were before, or are leaked.
+    pub fn hand_back(&mut self) -> Option<HandBack> {
+        let idle = std::mem::take(&mut self.idle);
+        Some(self.handles.take()?.hand_back(idle, PATIENCE))
+    }
+}
+
+impl<In> Drop for OneThread<In> {
+    fn drop(&mut self) {
+        self.hand_back();
     }
 }

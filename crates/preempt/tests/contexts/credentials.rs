@@ -5,11 +5,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker};
-use shinjuku_tests_support::PATIENCE;
+use shinjuku_preempt::PoolConfig;
+use shinjuku_tests_support::contexts::{Job, OneThread};
 use shinjuku_tests_support::process::{as_child, is_child, must_pass, run_to_the_end};
-
-type Job = Box<dyn FnOnce() + Send>;
 
 /// This program, to run `test` in a separate process.
 fn child(test: &str) -> Command {
@@ -20,16 +18,13 @@ fn child(test: &str) -> Command {
 fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let config = PoolConfig::default().contexts(3);
-        let Pool { mut idle, handles } = Pool::new(config, |job: Job| job()).unwrap();
-        let mut worker = Worker::bind(0).unwrap();
-        let ready = idle.pop().unwrap().load(Box::new(job));
-        let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
-            unreachable!("no preemption was requested")
-        };
-        let (context, result) = finished.take();
-        result.unwrap();
-        idle.push(context);
-        assert_eq!(handles.hand_back(idle, PATIENCE).leaked, 0);
+        let mut thread = OneThread::new(config, |job: Job| job());
+        let result = thread.run(Box::new(|| {
+            job();
+            0
+        }));
+        assert_eq!(result.ok(), Some(0));
+        assert_eq!(thread.hand_back().unwrap().leaked, 0);
     })
 }
 
