@@ -37,9 +37,6 @@ impl WorkerEnd {
     }
 
     /// Keeps the job's result for the test, and answers.
-    ///
-    /// # Panics
-    /// If the test has panicked.
     pub fn finished(&mut self, finished: Finished<Job, u64>) {
         let (idle, result) = finished.take();
         self.results.lock().unwrap().push_back(result);
@@ -76,9 +73,6 @@ pub struct WorkerThread {
 
 impl WorkerThread {
     /// Starts a worker, which `enter` prepares and `serve` is the loop of, until `stop` is set.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub fn start(
         id: u32,
         stop: &Arc<AtomicBool>,
@@ -108,9 +102,6 @@ impl WorkerThread {
     }
 
     /// Waits for its end.
-    ///
-    /// # Panics
-    /// If it has panicked.
     pub fn join(self) {
         self.thread.join().unwrap();
     }
@@ -130,9 +121,6 @@ pub struct Rig {
 
 impl Rig {
     /// A pool; `start` starts a worker.
-    ///
-    /// # Panics
-    /// If the pool cannot be had.
     pub fn new(
         config: PoolConfig,
         workers: u32,
@@ -149,27 +137,18 @@ impl Rig {
     }
 
     /// A context with a job.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn load(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
         let idle = self.idle.pop().expect("there are contexts enough");
         idle.load(Box::new(job) as Job).into()
     }
 
     /// Sends a context to a worker.
-    ///
-    /// # Panics
-    /// If the worker has one.
     pub fn send(&mut self, worker: usize, runnable: Runnable<Job, u64>) -> Dispatched {
         let sent = self.workers[worker].sender.send(runnable);
         sent.unwrap_or_else(|_| panic!("no room"))
     }
 
     /// The worker's answer.
-    ///
-    /// # Panics
-    /// If none comes.
     pub fn answer(&mut self, worker: usize) -> Completion<Job, u64> {
         let start = Instant::now();
         loop {
@@ -182,9 +161,6 @@ impl Rig {
     }
 
     /// Has the job at the worker end, and answers what it did.
-    ///
-    /// # Panics
-    /// If the job gives way.
     pub fn finish(&mut self, worker: usize) -> Result<u64, Panicked> {
         match self.answer(worker) {
             Completion::Finished(idle) => self.idle.push(idle),
@@ -194,18 +170,12 @@ impl Rig {
     }
 
     /// The next result of the worker's, which it keeps before it answers.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn result(&self, worker: usize) -> Result<u64, Panicked> {
         let mut results = self.workers[worker].results.lock().unwrap();
         results.pop_front().expect("it was kept")
     }
 
     /// Has the job at the worker give way.
-    ///
-    /// # Panics
-    /// If the job ends.
     pub fn preempted(&mut self, worker: usize) -> Suspended<Job, u64> {
         match self.answer(worker) {
             Completion::Preempted(suspended) => suspended,
@@ -215,9 +185,6 @@ impl Rig {
 
     /// Asks what runs at the worker to give way, by `interrupt` as well, until it does. `None`:
     /// that took too long.
-    ///
-    /// # Panics
-    /// If the job ends.
     pub fn stop_job(
         &mut self,
         worker: usize,
@@ -278,9 +245,6 @@ pub struct OneThread<In = Job> {
 
 impl<In: Send + 'static> OneThread<In> {
     /// A pool whose contexts run `entry`.
-    ///
-    /// # Panics
-    /// If the pool cannot be had.
     pub fn new(config: PoolConfig, entry: impl Fn(In) -> u64 + Send + Sync + 'static) -> Self {
         let Pool { idle, handles } = Pool::new(config, entry).unwrap();
         let (sender, receiver) = mailbox(1);
@@ -294,26 +258,17 @@ impl<In: Send + 'static> OneThread<In> {
     }
 
     /// A context with a job.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn load(&mut self, job: In) -> Runnable<In, u64> {
         self.idle.pop().unwrap().load(job).into()
     }
 
     /// Sends a context to the worker.
-    ///
-    /// # Panics
-    /// If the worker has one.
     pub fn send(&mut self, runnable: impl Into<Runnable<In, u64>>) -> Dispatched {
         let sent = self.sender.send(runnable.into());
         sent.unwrap_or_else(|_| panic!("no room"))
     }
 
     /// The worker's part: runs what was sent, until it ends or gives way.
-    ///
-    /// # Panics
-    /// If nothing was sent, or the job panics.
     pub fn step(&mut self) -> Result<u64, Suspended<In, u64>> {
         let (runnable, generation) = self.receiver.poll().unwrap();
         match self.worker.run(runnable, generation) {
@@ -331,9 +286,6 @@ impl<In: Send + 'static> OneThread<In> {
     }
 
     /// Takes the worker's answer: the context, if it gave way.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn answer(&mut self) -> Option<Suspended<In, u64>> {
         match self.sender.poll().unwrap().1 {
             Completion::Finished(idle) => {

@@ -1,4 +1,5 @@
-//! The parts that the tests of several packages share. Only tests use this package.
+//! The parts that the tests of several packages share. Only tests use this package: where something
+//! is not as it should be, or takes longer than [`PATIENCE`], what is here panics, and says why.
 //!
 //! | module | |
 //! |---|---|
@@ -23,9 +24,6 @@ macro_rules! need {
 }
 
 /// Asserts that all of these words are in what was said.
-///
-/// # Panics
-/// If some are not.
 #[track_caller]
 pub fn assert_says<const N: usize>(said: impl std::fmt::Display, words: [&str; N]) {
     let said = said.to_string();
