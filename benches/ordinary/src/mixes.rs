@@ -13,7 +13,6 @@ use crate::Times;
 use crate::sqlite::Table;
 use crate::works::{KEYS, TABLE, addresses, database, entries, text};
 
-/// A mix.
 #[derive(Debug)]
 pub struct Mix {
     pub name: &'static str,

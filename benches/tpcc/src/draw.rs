@@ -40,7 +40,6 @@ impl Kind {
         Self::StockLevel,
     ];
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

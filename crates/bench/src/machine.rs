@@ -12,7 +12,6 @@ pub struct Machine {
     /// CPU model as the kernel names it.
     pub cpu: String,
     pub cores: usize,
-    /// Memory in MiB.
     pub memory_mib: Option<u64>,
     /// Kernel release, for example `6.1.0-18-amd64`.
     pub kernel: String,

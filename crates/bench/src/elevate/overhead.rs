@@ -20,7 +20,6 @@ const FEW_US: [u64; 4] = [5, 20, 100, 1000];
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overhead {
-    /// The period, us.
     pub period_us: u64,
     /// Events of A: alone on the core, then beside B in each pattern.
     pub events: Vec<Runs<u64>>,

@@ -29,7 +29,6 @@ const FEW: [f64; 2] = [0.2, 0.6];
 pub(super) const WITHOUT: &str = "run to completion";
 pub(super) const PREEMPTIVE: &str = "preemptive";
 
-/// A load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {

@@ -31,7 +31,6 @@ pub struct List {
     pub items: Vec<Item>,
 }
 
-/// A document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
