@@ -12,6 +12,7 @@ use shinjuku_preempt::{
     Generation, Outcome, Pool, PoolConfig, PoolError, Unsupported, Worker, check_platform,
 };
 use shinjuku_tests_support::process::{as_child, is_child, must_pass};
+use shinjuku_tests_support::test_name;
 
 /// The original form of the kernel's `struct rseq`.
 #[repr(C, align(32))]
@@ -90,10 +91,7 @@ fn kernel_has_them() -> bool {
 #[test]
 fn a_pool_is_refused_where_another_library_registers_sequences() {
     if !is_child() {
-        return child(
-            "a_pool_is_refused_where_another_library_registers_sequences",
-            false,
-        );
+        return child(test_name!(), false);
     }
     check_platform().unwrap();
     if !kernel_has_them() {
@@ -123,7 +121,7 @@ fn a_pool_is_refused_where_another_library_registers_sequences() {
 #[test]
 fn a_library_that_cannot_register_does_no_harm() {
     if !is_child() {
-        return child("a_library_that_cannot_register_does_no_harm", true);
+        return child(test_name!(), true);
     }
     REGISTERS_THREADS.store(true, Ordering::Relaxed);
     let Pool { idle, handles } = pool().unwrap();
@@ -133,7 +131,7 @@ fn a_library_that_cannot_register_does_no_harm() {
 #[test]
 fn a_request_cannot_register_sequences_on_its_worker() {
     if !is_child() {
-        return child("a_request_cannot_register_sequences_on_its_worker", false);
+        return child(test_name!(), false);
     }
     if kernel_has_them() {
         assert_eq!(register_in_a_context(), libc::EINVAL);

@@ -6,9 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_rack::{Config, Rack};
-use shinjuku_tests_support::PATIENCE;
 use shinjuku_tests_support::namespace::{Namespace, Pair, must, run};
-use shinjuku_tests_support::need;
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
 use crate::server::Server;
 use crate::{KERNEL, program, veth};
@@ -129,7 +128,7 @@ fn each_type_has_a_port_over_af_xdp() {
 
 #[test]
 fn each_type_has_a_port_over_dpdk() {
-    let namespaces = need!(veth("each_type_has_a_port_over_dpdk", ["ua", "ub"]));
+    let namespaces = need!(veth(test_name!(), ["ua", "ub"]));
     let there = &namespaces.0[1];
     there.bring_up("vb", KERNEL);
     let device = config("[dpdk]\ndevice = 'net_af_packet0,iface=va'\nmbufs = 2047");

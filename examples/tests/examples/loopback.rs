@@ -9,8 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use shinjuku::net::wire::{PartHeader, PartKind, RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
-use shinjuku_tests_support::process;
-use shinjuku_tests_support::{assert_says, need};
+use shinjuku_tests_support::{assert_says, need, process, test_name};
 
 use crate::process::{Server, ends_while_it_starts, executable, run_to_the_end};
 
@@ -293,10 +292,9 @@ fn without_probes(mechanism: &str) -> [&str; 7] {
 /// between the two; contexts are suspended, and spares sleep.
 #[test]
 fn synthetic_in_guest_mode_ends_under_load_when_it_is_told_to() {
-    const NAME: &str = "synthetic_in_guest_mode_ends_under_load_when_it_is_told_to";
     // SIGTERM takes the same handler as SIGINT.
     for signal in [Signal::KILL, Signal::INT] {
-        let server = need!(start_in_guest_mode(NAME));
+        let server = need!(start_in_guest_mode(test_name!()));
         let client = server.client();
         for number in 0..3 {
             client.send(&work(60_000_000, number)).unwrap();

@@ -23,6 +23,17 @@ macro_rules! need {
     };
 }
 
+/// The test's own name, as libtest knows it.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        let name = std::any::type_name_of_val(&here);
+        let name = name.strip_suffix("::here").unwrap();
+        name.split_once("::").unwrap().1
+    }};
+}
+
 /// Asserts that all of these words are in what was said.
 #[track_caller]
 pub fn assert_says<const N: usize>(said: impl std::fmt::Display, words: [&str; N]) {

@@ -1,6 +1,6 @@
 //! The command: what it refuses, and in which words.
 
-use shinjuku_tests_support::need;
+use shinjuku_tests_support::{need, test_name};
 use std::process::{Command, Output};
 
 use super::Core;
@@ -40,7 +40,7 @@ fn bad_orders_and_targets_are_refused_in_words() {
 
 #[test]
 fn what_it_started_is_scheduled_and_ended() {
-    let core = need!(Core::take("what_it_started_is_scheduled_and_ended"));
+    let core = need!(Core::take(test_name!()));
     let core = core.number.to_string();
     let output = Command::new(PROGRAM)
         .args([

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use shinjuku_elevate::{Config, Elevation, OnSleep, Pattern, Table, Target};
-use shinjuku_tests_support::{need, wait_for};
+use shinjuku_tests_support::{need, test_name, wait_for};
 
 use super::{AT_MOST, Core, Process, supervisor};
 
@@ -82,7 +82,7 @@ impl Drop for Noting {
 
 #[test]
 fn threads_run_in_the_order_of_the_table() {
-    let core = need!(Core::take("threads_run_in_the_order_of_the_table"));
+    let core = need!(Core::take(test_name!()));
     let noting = Noting::start(3);
     let share = noting.share_in_order(
         core.config(Table::round_robin(3).unwrap())
@@ -112,7 +112,7 @@ fn a_scheduler_on_a_core_of_its_own_keeps_the_order() {
 
 #[test]
 fn processes_get_the_shares_of_the_table() {
-    let core = need!(Core::take("processes_get_the_shares_of_the_table"));
+    let core = need!(Core::take(test_name!()));
     for order in ["A-A-B-C", "A-B-A-C"] {
         let busy = [Process::busy(), Process::busy(), Process::busy()];
         let targets = busy.each_ref().map(|one| Target::Process(one.pid()));
@@ -136,7 +136,7 @@ fn processes_get_the_shares_of_the_table() {
 
 #[test]
 fn who_sleeps_is_noticed_and_passed_over() {
-    let core = need!(Core::take("who_sleeps_is_noticed_and_passed_over"));
+    let core = need!(Core::take(test_name!()));
     let (sleeper, busy) = (Process::asleep(), Process::busy());
     let targets = [sleeper.pid(), busy.pid()].map(Target::Process);
     let table = Table::round_robin(2).unwrap();
@@ -157,9 +157,7 @@ fn who_sleeps_is_noticed_and_passed_over() {
 
 #[test]
 fn while_all_sleep_the_core_is_left_alone_and_who_wakes_runs() {
-    let core = need!(Core::take(
-        "while_all_sleep_the_core_is_left_alone_and_who_wakes_runs"
-    ));
+    let core = need!(Core::take(test_name!()));
     // The shell wakes for each of its children, which have no priority.
     let waking = Process::start("while :; do sleep 0.02; done");
     let config = core
@@ -176,8 +174,7 @@ fn while_all_sleep_the_core_is_left_alone_and_who_wakes_runs() {
 
 #[test]
 fn all_threads_of_a_process_take_turns_and_new_ones_join() {
-    const TEST: &str = "all_threads_of_a_process_take_turns_and_new_ones_join";
-    let core = need!(Core::take(TEST));
+    let core = need!(Core::take(test_name!()));
     // This very process, whose test threads sleep.
     let first = Noting::start(2);
     let config = core

@@ -12,7 +12,7 @@ use shinjuku_preempt::{
 };
 use shinjuku_tests_support::contexts::{Rig, WorkerThread};
 use shinjuku_tests_support::process::{as_child, is_child};
-use shinjuku_tests_support::{PATIENCE, assert_says, wait_for};
+use shinjuku_tests_support::{PATIENCE, assert_says, test_name, wait_for};
 
 fn rig(contexts: usize, workers: u32) -> Rig {
     let config = PoolConfig::default().contexts(contexts).name("rig");
@@ -502,7 +502,7 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
 
 /// This test in a process that is meant to die.
 fn child(test: &str) -> std::process::Output {
-    as_child(&format!("alone::{test}")).output().unwrap()
+    as_child(test).output().unwrap()
 }
 
 #[test]
@@ -516,7 +516,7 @@ fn stack_overflow_dies_with_a_message_that_names_the_context() {
         let _ = rig.run(|| descend(0));
         unreachable!("the process has died");
     }
-    let output = child("stack_overflow_dies_with_a_message_that_names_the_context");
+    let output = child(test_name!());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
     assert_says(
@@ -535,7 +535,7 @@ fn other_faults_still_die_by_their_signal() {
             rig.run(|| unsafe { std::ptr::read_volatile(std::hint::black_box(64) as *const u64) });
         unreachable!("the process has died");
     }
-    let output = child("other_faults_still_die_by_their_signal");
+    let output = child(test_name!());
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_says(
@@ -562,7 +562,7 @@ fn a_handler_that_was_there_before_gets_what_is_not_ours() {
         return;
     }
     // In a separate process: the handler is installed once a process.
-    let output = child("a_handler_that_was_there_before_gets_what_is_not_ours");
+    let output = child(test_name!());
     assert!(
         output.status.success(),
         "{}",

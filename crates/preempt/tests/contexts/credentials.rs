@@ -1,18 +1,13 @@
 //! `setuid` and its family, which glibc runs on every thread of the process. Each test runs in a
 //! child process with a time limit, since the failure is a call that never returns.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shinjuku_preempt::PoolConfig;
 use shinjuku_tests_support::contexts::{Job, OneThread};
 use shinjuku_tests_support::process::{as_child, is_child, must_pass, run_to_the_end};
-
-/// This program, to run `test` in a separate process.
-fn child(test: &str) -> Command {
-    as_child(&format!("credentials::{test}"))
-}
+use shinjuku_tests_support::test_name;
 
 /// Runs one job on a separate worker thread, on the first of three contexts.
 fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
@@ -44,9 +39,7 @@ fn group_ids() -> Vec<String> {
 fn credentials_change_on_all_threads_while_a_request_runs() {
     const GROUP: libc::gid_t = 12_345;
     if !is_child() {
-        must_pass(&mut child(
-            "credentials_change_on_all_threads_while_a_request_runs",
-        ));
+        must_pass(&mut as_child(test_name!()));
         return;
     }
     let runs = Arc::new(AtomicBool::new(false));
@@ -89,9 +82,7 @@ fn credentials_change_on_all_threads_while_a_request_runs() {
 fn a_request_that_changes_credentials_ends_the_process_with_a_message() {
     use std::os::unix::process::ExitStatusExt;
     if !is_child() {
-        let (status, errors) = run_to_the_end(&mut child(
-            "a_request_that_changes_credentials_ends_the_process_with_a_message",
-        ));
+        let (status, errors) = run_to_the_end(&mut as_child(test_name!()));
         assert_eq!(status.signal(), Some(libc::SIGABRT), "{errors}");
         assert!(errors.contains("a request calls setuid"), "{errors}");
         return;

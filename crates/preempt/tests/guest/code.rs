@@ -1,13 +1,13 @@
 //! Ordinary code in guest mode.
 
-use shinjuku_tests_support::need;
+use shinjuku_tests_support::{need, test_name};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::stage::{Stage, test_name};
+use crate::stage::Stage;
 
 thread_local! {
     static LOCAL: Cell<u64> = const { Cell::new(7) };

@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::guest::{GuestConfig, Sending};
-use shinjuku_tests_support::{PATIENCE, need};
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
-use crate::stage::{Stage, guest, test_name};
+use crate::stage::{Stage, guest};
 
 const STATES: [&str; 8] = [
     "spinning",

@@ -3,10 +3,10 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Output;
 
-use shinjuku_tests_support::need;
 use shinjuku_tests_support::process::{as_child, is_child, this_test};
+use shinjuku_tests_support::{need, test_name};
 
-use crate::stage::{Stage, guest, test_name};
+use crate::stage::{Stage, guest};
 
 /// Runs `test` of this binary in a process that is meant to die. `None`: it is skipped here.
 fn child(test: &str) -> Option<Output> {

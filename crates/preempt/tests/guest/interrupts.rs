@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shinjuku_preempt::guest::{self, GuestConfig, Irqchip, KernelCounters, Sending};
 use shinjuku_preempt::{Completion, Delivery, without_preemption};
-use shinjuku_tests_support::{need, wait_for};
+use shinjuku_tests_support::{need, test_name, wait_for};
 
-use crate::stage::{Flag, Stage, test_name};
+use crate::stage::{Flag, Stage};
 
 /// Floating-point numbers that depend on each other: wrong forever once a register is lost.
 fn spin(stop: &Flag, turns: &AtomicU64) -> u64 {

@@ -6,9 +6,9 @@ use shinjuku_preempt::guest::Guest;
 use shinjuku_preempt::{
     Completion, Mechanism as _, Outcome, Pool, PoolConfig, Receiver, Sender, Worker, mailbox,
 };
-use shinjuku_tests_support::{PATIENCE, need};
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
-use crate::stage::{Stage, guest, test_name};
+use crate::stage::{Stage, guest};
 
 /// A job that makes a system call, so that KVM_RUN returns at least once.
 fn ask_the_kernel() -> u64 {

@@ -1,11 +1,11 @@
 //! Mappings that change while code in guest mode uses them.
 
-use shinjuku_tests_support::need;
+use shinjuku_tests_support::{need, test_name};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::stage::{Flag, Stage, test_name};
+use crate::stage::{Flag, Stage};
 
 const PAGE: usize = 4096;
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use shinjuku_preempt::guest::{Guest, GuestConfig, GuestError};
 use shinjuku_preempt::{HardPreemption, Outcome, Pool, PoolConfig, Worker, mailbox};
 use shinjuku_tests_support::process::{CHILD, is_child};
-use shinjuku_tests_support::{assert_says, need};
+use shinjuku_tests_support::{assert_says, need, test_name};
 
-use crate::stage::{guest, test_name};
+use crate::stage::guest;
 
 /// This program, also for those who may not read its path.
 fn child(test: &str) -> Command {

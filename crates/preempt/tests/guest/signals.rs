@@ -1,11 +1,11 @@
 //! The program's own signals, sent to a worker in guest mode.
 
-use shinjuku_tests_support::{PATIENCE, need, wait_for};
+use shinjuku_tests_support::{PATIENCE, need, test_name, wait_for};
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::stage::{Flag, Stage, test_name};
+use crate::stage::{Flag, Stage};
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 

@@ -27,17 +27,6 @@ pub fn guest(test: &str, config: GuestConfig) -> Option<Guest> {
     }
 }
 
-/// The test's own name, as libtest knows it.
-macro_rules! test_name {
-    () => {{
-        fn here() {}
-        let name = std::any::type_name_of_val(&here);
-        let name = name.strip_suffix("::here").unwrap();
-        name.split_once("::").unwrap().1
-    }};
-}
-pub(crate) use test_name;
-
 /// Workers in guest mode, and contexts.
 pub struct Stage {
     pub guest: Guest,

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 
 use shinjuku::net::resp::arguments;
 use shinjuku_kv::server::REDIS_VERSION;
-use shinjuku_tests_support::need;
 use shinjuku_tests_support::process::is_there;
+use shinjuku_tests_support::{need, test_name};
 
 use crate::client::{Client, Replies, array};
 use crate::servers::{Redis, Server};
@@ -108,7 +108,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn replies_are_those_of_redis() {
-    let redis = need!(Redis::start("replies_are_those_of_redis"));
+    let redis = need!(Redis::start(test_name!()));
     let info = Client::connect(redis.address).text(&["INFO", "server"]);
     if !info.contains(&format!("redis_version:{REDIS_VERSION}")) {
         println!("SKIPPED replies_are_those_of_redis: this machine's Redis is not {REDIS_VERSION}");
@@ -133,7 +133,7 @@ fn replies_are_those_of_redis() {
 
 #[test]
 fn pipelined_commands_are_answered_in_order() {
-    let redis = need!(Redis::start("pipelined_commands_are_answered_in_order"));
+    let redis = need!(Redis::start(test_name!()));
     let ours = Server::kv("", &[]);
     let mut request = Vec::new();
     for number in 0..2000 {
