@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_same_repetition_and_everything_is_cells() {
+    fn shares_are_of_the_same_repetition_and_everything_is_shown() {
         let measured = measured();
         measured.check().unwrap();
         assert_eq!(measured.overheads[0].shares("shared"), [0.3, 0.3]);
