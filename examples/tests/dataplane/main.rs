@@ -226,7 +226,7 @@ fn af_xdp_server(test: &str, namespaces: &Pair) -> Option<Server> {
     }
     let server = Server::start(command(), &config("auto"));
     let head = server.head();
-    assert_says(&head, ["va by AF_XDP,", "mode"]);
+    assert_says(head, ["va by AF_XDP,", "mode"]);
     Some(server)
 }
 
