@@ -21,6 +21,7 @@ const MISC_MAJOR: u32 = 10;
 /// Why Dune cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum DeviceError {
     /// There is no such file.
     #[error(
@@ -37,46 +38,28 @@ pub enum DeviceError {
         "no permission to open {}: run as root, or let the program's user in (chown, chmod, or a udev rule)",
         path.display()
     )]
-    NotPermitted {
-        /// What was opened.
-        path: PathBuf,
-    },
+    NotPermitted { path: PathBuf },
     /// Opening failed otherwise.
     #[error("cannot open {}: {cause}", path.display())]
-    Open {
-        /// What was opened.
-        path: PathBuf,
-        /// The kernel's answer.
-        cause: io::Error,
-    },
+    Open { path: PathBuf, cause: io::Error },
     /// The file is not a device, or another device.
     #[error(
         "{} is {what}, not Dune's device (character device {MISC_MAJOR}:{MINOR}): look at what made it, and load the module \
          again",
         path.display()
     )]
-    AnotherFile {
-        /// What was opened.
-        path: PathBuf,
-        /// What it is.
-        what: String,
-    },
+    AnotherFile { path: PathBuf, what: String },
     /// The device refused an ioctl that every fork of Dune knows.
     #[error("{} refused {ioctl}: {cause}; it is not Dune, or its module is broken", path.display())]
     Refused {
-        /// What was asked.
         path: PathBuf,
-        /// Name of the ioctl.
         ioctl: &'static str,
-        /// The kernel's answer.
         cause: io::Error,
     },
     /// The device gave an impossible answer to an ioctl.
     #[error("{} answered {ioctl} wrongly: {what}; its module is another version than dune-sys knows", path.display())]
     WrongAnswer {
-        /// What was asked.
         path: PathBuf,
-        /// Name of the ioctl.
         ioctl: &'static str,
         /// What is wrong with the answer.
         what: String,

@@ -9,7 +9,19 @@ use std::path::{Path, PathBuf};
 
 const WIDTH: usize = 100;
 
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The repository's files with this extension.
+fn sources(extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    find(root(), extension, &mut found);
+    assert!(found.len() > 10, "the sources are found");
+    found
+}
+
+fn find(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -17,8 +29,8 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
             continue;
         }
         if path.is_dir() {
-            sources(&path, found);
-        } else if name.ends_with(".rs") || name.ends_with(".md") {
+            find(&path, extension, found);
+        } else if path.extension().is_some_and(|its| its == extension) {
             found.push(path);
         }
     }
@@ -43,12 +55,8 @@ fn may_be_wide(prose: &str) -> bool {
 
 #[test]
 fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut files = Vec::new();
-    sources(root, &mut files);
-    assert!(files.len() > 100, "the sources are found");
     let mut wide = Vec::new();
-    for file in files {
+    for file in [sources("rs"), sources("md")].concat() {
         let is_markdown = file.extension().is_some_and(|extension| extension == "md");
         let text = std::fs::read_to_string(&file).unwrap();
         let mut is_code = false;
@@ -58,7 +66,7 @@ fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
             };
             is_code ^= prose.starts_with("```");
             if line.chars().count() > WIDTH && !is_code && !may_be_wide(prose) {
-                let place = file.strip_prefix(root).unwrap().display();
+                let place = file.strip_prefix(root()).unwrap().display();
                 wide.push(format!("{place}:{number}"));
             }
         }
@@ -69,14 +77,10 @@ fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
 /// One module style: a module that has parts is a folder, and `mod.rs` is its front page.
 #[test]
 fn a_module_with_parts_has_its_front_page_in_its_folder() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut files = Vec::new();
-    sources(root, &mut files);
-    let beside = files
+    let beside = sources("rs")
         .iter()
-        .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
         .filter(|file| file.with_extension("").is_dir())
-        .map(|file| file.strip_prefix(root).unwrap().display().to_string())
+        .map(|file| file.strip_prefix(root()).unwrap().display().to_string())
         .collect::<Vec<_>>();
     assert!(
         beside.is_empty(),
@@ -89,14 +93,10 @@ fn a_module_with_parts_has_its_front_page_in_its_folder() {
 /// source as well.
 #[test]
 fn no_cause_is_told_twice() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut files = Vec::new();
-    sources(root, &mut files);
     let (mut seen, mut twice) = (0, Vec::new());
-    for path in files {
+    for path in sources("rs") {
         let text = std::fs::read_to_string(&path).unwrap();
-        if path.extension().is_some_and(|extension| extension == "rs") && text.contains("#[error(")
-        {
+        if text.contains("#[error(") {
             let file = syn::parse_file(&text).unwrap();
             for (message, fields) in messages(&file.items) {
                 seen += 1;
@@ -205,14 +205,8 @@ fn anchors(page: &str) -> Vec<String> {
 /// On a forge; `guide` in the crate `shinjuku` has the same test for the documentation.
 #[test]
 fn links_between_files_lead_to_files_and_headings() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut files = Vec::new();
-    sources(root, &mut files);
     let (mut seen, mut dead) = (0, Vec::new());
-    for file in files
-        .iter()
-        .filter(|file| file.extension().is_some_and(|end| end == "md"))
-    {
+    for file in &sources("md") {
         let page = std::fs::read_to_string(file).unwrap();
         let prose = page.split("```").step_by(2);
         let links = prose.flat_map(|prose| prose.split("](").skip(1));
@@ -231,7 +225,7 @@ fn links_between_files_lead_to_files_and_headings() {
                 anchors(&page).iter().any(|heading| heading == anchor)
             };
             if !linked.exists() || !anchor.is_empty() && !has_anchor() {
-                let place = file.strip_prefix(root).unwrap().display();
+                let place = file.strip_prefix(root()).unwrap().display();
                 dead.push(format!("{place}: {target}"));
             }
         }

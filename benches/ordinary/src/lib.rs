@@ -3,6 +3,7 @@
 //! figure is one process's.
 
 #![deny(unsafe_code)]
+#![allow(missing_docs, reason = "only this project links it")]
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,6 @@ pub struct Answers {
     /// The median time until it had given way and the asking side knew, of what was answered,
     /// microseconds.
     pub p50_us: Option<f64>,
-    /// The 99th percentile.
     pub p99_us: Option<f64>,
     /// Requests that were not answered within 100 us: these take a signal.
     pub unanswered: u64,
@@ -39,9 +39,7 @@ pub struct Answers {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Times {
-    /// A short one.
     pub short_us: f64,
-    /// A long one.
     pub long_us: f64,
 }
 
@@ -53,7 +51,6 @@ pub struct Served {
     pub short_p50_us: f64,
     /// The 99th percentile; none where requests did not finish.
     pub short_p99_us: Option<f64>,
-    /// How many arrived.
     pub requests: u64,
     /// How many of them did not finish.
     pub unfinished: u64,

@@ -13,10 +13,8 @@ use crate::Times;
 use crate::sqlite::Table;
 use crate::works::{KEYS, TABLE, addresses, database, entries, text};
 
-/// A mix.
 #[derive(Debug)]
 pub struct Mix {
-    /// Its name.
     pub name: &'static str,
     /// The share of long requests.
     pub long_share: f64,

@@ -46,13 +46,11 @@ struct Work {
 pub struct Burst<'a> {
     /// What requests do, and how many are long.
     pub mix: &'a Mix,
-    /// What they take.
     pub times: Times,
     /// Share of the worker's time.
     pub load: f64,
     /// From the first arrival to the last, at most 800 ms.
     pub length: Duration,
-    /// Of the arrivals.
     pub seed: u64,
 }
 

@@ -11,11 +11,8 @@ use crate::{Store, Warehouse};
 #[error("condition {condition} does not hold in warehouse {warehouse}: {what}")]
 #[non_exhaustive]
 pub struct Inconsistency {
-    /// The number.
     pub condition: u32,
-    /// Where.
     pub warehouse: usize,
-    /// Which values differ.
     pub what: String,
 }
 

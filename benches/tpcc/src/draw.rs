@@ -40,7 +40,6 @@ impl Kind {
         Self::StockLevel,
     ];
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,7 +67,6 @@ impl Kind {
 /// What a terminal has entered.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// The transaction.
     pub kind: Kind,
     pub(crate) warehouse: usize,
     pub(crate) district: usize,

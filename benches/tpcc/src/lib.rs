@@ -21,6 +21,8 @@
 //! transaction a district (clause 2.7.2), so that it can be preempted between two; Stock-Level can
 //! be, between two rows. These are the long ones.
 
+#![allow(missing_docs, reason = "only this project links it")]
+
 mod consistency;
 mod draw;
 mod pace;

@@ -46,13 +46,9 @@ pub struct Distribution {
     pub name: String,
     /// How many were timed.
     pub transactions: usize,
-    /// Their mean.
     pub mean_us: f64,
-    /// Their median.
     pub p50_us: f64,
-    /// 90th percentile.
     pub p90_us: f64,
-    /// 99th percentile.
     pub p99_us: f64,
 }
 

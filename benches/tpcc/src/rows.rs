@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 
 use crate::draw::LAST_NAMES;
 
-/// An address.
 #[derive(Debug, Clone, Copy)]
 pub struct Address {
     pub street: [u8; 20],
@@ -37,7 +36,6 @@ pub struct DistrictRow {
     pub tax: i64,
 }
 
-/// An item.
 #[derive(Debug, Clone, Copy)]
 pub struct Item {
     pub name: [u8; 24],
@@ -88,7 +86,6 @@ impl District {
     }
 }
 
-/// A customer.
 #[derive(Debug, Clone)]
 pub struct Customer {
     pub first: [u8; 16],
@@ -123,7 +120,6 @@ pub struct History {
     pub data: [u8; 24],
 }
 
-/// An order.
 #[derive(Debug, Clone)]
 pub struct Order {
     pub number: u32,
@@ -139,7 +135,6 @@ pub struct Order {
     pub lines: Box<[OrderLine]>,
 }
 
-/// A line of an order.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderLine {
     pub item: u32,

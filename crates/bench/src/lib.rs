@@ -16,6 +16,7 @@
 //! have, and without the features of tests.
 
 #![deny(unsafe_code)]
+#![allow(missing_docs, reason = "only this project links it")]
 
 use std::process::ExitCode;
 

@@ -11,9 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Machine {
     /// CPU model as the kernel names it.
     pub cpu: String,
-    /// Logical CPUs online.
     pub cores: usize,
-    /// Memory in MiB.
     pub memory_mib: Option<u64>,
     /// Kernel release, for example `6.1.0-18-amd64`.
     pub kernel: String,

@@ -21,7 +21,7 @@ use crate::harness::{
     self, Comparison, Efforts, Goal, Measured, Process, Runs, Section, Session, Target, comparisons,
 };
 use crate::machine::Machine;
-use crate::report::figure;
+use crate::report::or_dash;
 
 /// Options of `cargo xtask compare`.
 #[derive(Debug, Args)]
@@ -136,7 +136,6 @@ fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
 pub struct Versions {
     /// The commits, before and after.
     pub commits: [String; 2],
-    /// The figures.
     pub rates: Vec<Rate>,
 }
 
@@ -144,7 +143,6 @@ pub struct Versions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// What of.
     pub name: String,
     /// Of the version before.
     pub before: Runs<f64>,
@@ -181,21 +179,14 @@ impl Measured for Versions {
             ["", "before", "after"],
         );
         for rate in &self.rates {
-            let median = |runs: &Runs<f64>| {
-                let spread = runs.spread(|rate| Some(*rate));
-                spread.map_or_else(|| "-".to_owned(), |spread| figure(spread.median))
-            };
+            let median = |runs: &Runs<f64>| or_dash(runs.median(|rate| Some(*rate)));
             table.push([rate.name.clone(), median(&rate.before), median(&rate.after)]);
         }
         let compared: Vec<_> = self.rates.iter().map(Rate::comparison).collect();
-        vec![Section {
-            heading: "After beside before".to_owned(),
-            tables: [Some(table), comparisons(&compared)]
-                .into_iter()
-                .flatten()
-                .collect(),
-            ..Section::default()
-        }]
+        vec![Section::new(
+            "After beside before",
+            [Some(table), comparisons(&compared)].into_iter().flatten(),
+        )]
     }
 }
 
@@ -285,14 +276,8 @@ fn measure(
         measurement.takes,
         |side, seed| side.measure(measurement, place, seed, patience).map(Some),
     )?;
-    let of = |runs: &Runs<BTreeMap<String, f64>>, figure: &str| Runs {
-        name: runs.name.clone(),
-        runs: (runs.runs.iter())
-            .map(|run| {
-                run.as_ref()
-                    .and_then(|figures| figures.get(figure).copied())
-            })
-            .collect(),
+    let of = |runs: &Runs<BTreeMap<String, f64>>, figure: &str| {
+        runs.map(|figures| figures.get(figure).copied())
     };
     let rate = |(figure, _): &(&str, Read)| Rate {
         name: (*figure).to_owned(),
@@ -493,10 +478,7 @@ mod tests {
 
     #[test]
     fn what_got_slower_is_missed_and_what_was_not_measured_is_not_shown() {
-        let runs = |name: &str, rates: [f64; 3]| Runs {
-            name: name.to_owned(),
-            runs: rates.map(Some).to_vec(),
-        };
+        let runs = |name, rates: [f64; 3]| Runs::of(name, rates.map(Some));
         let rate = |after| Rate {
             name: "requests".to_owned(),
             before: runs("before", [100.0, 200.0, 300.0]),

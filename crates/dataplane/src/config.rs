@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 use serde::Deserialize;
-use shinjuku_net::OutOfRange;
 use shinjuku_net::wire::{RackSchedConfig, ReassemblyConfig};
+use shinjuku_net::{OutOfRange, setters};
 
 use crate::Room;
 use crate::packet::MacAddr;
@@ -109,35 +109,18 @@ impl InterfaceConfig {
         self.mtu
     }
 
-    /// How many bits of the address name the net, 0 to 32: hosts that share them are on this wire.
-    pub fn prefix(self, bits: u8) -> Self {
-        Self {
-            prefix: bits,
-            ..self
-        }
-    }
-
-    /// The router for packets to other nets. Replies do not need one: they go back to the station
-    /// that the request came from.
-    pub fn gateway(self, ip: Ipv4Addr) -> Self {
-        Self {
-            gateway: Some(ip),
-            ..self
-        }
-    }
-
-    /// The longest packet on the wire, IPv4 header included, in bytes: 68 to 65,535.
-    pub fn mtu(self, bytes: usize) -> Self {
-        Self { mtu: bytes, ..self }
-    }
-
-    /// How many stations' addresses are remembered, 1 to 4096. Only stations that the interface
-    /// sends to without a request of theirs need one. Each ARP message is compared with all.
-    pub fn neighbours(self, stations: usize) -> Self {
-        Self {
-            neighbours: stations,
-            ..self
-        }
+    setters! {
+        /// How many bits of the address name the net, 0 to 32: hosts that share them are on this
+        /// wire.
+        prefix: u8;
+        /// The router for packets to other nets. Replies do not need one: they go back to the
+        /// station that the request came from.
+        gateway: Ipv4Addr;
+        /// The longest packet on the wire, IPv4 header included, in bytes: 68 to 65,535.
+        mtu: usize;
+        /// How many stations' addresses are remembered, 1 to 4096. Only stations that the interface
+        /// sends to without a request of theirs need one. Each ARP message is compared with all.
+        neighbours: usize;
     }
 
     /// `ip` has `mac`, and no ARP request is needed. For wires on which no station answers ARP, and
@@ -304,20 +287,15 @@ impl DataplaneConfig {
         &self.interface
     }
 
-    /// How many requests can be held at once, from receipt until the reply is on its way: how many
-    /// of the device's buffers may be out, 1 to 2^20. Should exceed what the runtime admits plus
-    /// what it has started. The device needs as many, and its own queues' besides.
-    pub fn buffers(self, buffers: usize) -> Self {
-        Self { buffers, ..self }
-    }
-
-    /// The most frames that one poll takes, 1 to 1024. Meanwhile no request is dispatched or
-    /// preempted: at roughly a tenth of a microsecond each, keep it well below the quantum's worth.
-    pub fn batch(self, frames: usize) -> Self {
-        Self {
-            batch: frames,
-            ..self
-        }
+    setters! {
+        /// How many requests can be held at once, from receipt until the reply is on its way: how
+        /// many of the device's buffers may be out, 1 to 2^20. Should exceed what the runtime
+        /// admits plus what it has started. The device needs as many, and its own queues' besides.
+        buffers: usize;
+        /// The most frames that one poll takes, 1 to 1024. Meanwhile no request is dispatched or
+        /// preempted: at roughly a tenth of a microsecond each, keep it well below the quantum's
+        /// worth.
+        batch: usize;
     }
 
     /// Speaks RackSched's format ([`RackSchedMessage`](shinjuku_net::wire::RackSchedMessage)) on
@@ -365,6 +343,7 @@ fn in_room(setting: &'static str, value: usize, most: usize) -> Result<(), Inter
 /// Why an interface or a dataplane did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum InterfaceError {
     /// A setting is out of its range.
     #[error("interface: {0}")]
@@ -375,7 +354,6 @@ pub enum InterfaceError {
          device with more"
     )]
     Room {
-        /// Which.
         setting: &'static str,
         /// What it was set to.
         value: usize,
@@ -385,10 +363,7 @@ pub enum InterfaceError {
     /// The Ethernet address of the interface, or of a given neighbour, is not one that a station
     /// can have.
     #[error("interface: {mac} cannot be a station's address: it is zero, multicast or broadcast")]
-    Mac {
-        /// The address.
-        mac: MacAddr,
-    },
+    Mac { mac: MacAddr },
     /// The Ethernet address is neither configured nor known from the device.
     #[error(
         "interface: it has no Ethernet address; configure `mac`, or take the device's (mac_or)"
@@ -399,14 +374,10 @@ pub enum InterfaceError {
     PortZero,
     /// A port is named twice.
     #[error("interface: port {port} is named twice; leave one out")]
-    PortTwice {
-        /// The port.
-        port: u16,
-    },
+    PortTwice { port: u16 },
     /// The interface's address is not one that a host can have.
     #[error("interface: {ip}/{prefix} cannot be a host's address; choose one of its own for it")]
     Ip {
-        /// The address.
         ip: Ipv4Addr,
         /// How many bits of it name the net.
         prefix: u8,
@@ -416,9 +387,7 @@ pub enum InterfaceError {
         "interface: the gateway {gateway} must be another host in the net of {ip}/{prefix}; correct it, or the prefix"
     )]
     Gateway {
-        /// The gateway's address.
         gateway: Ipv4Addr,
-        /// The interface's address.
         ip: Ipv4Addr,
         /// How many bits of it name the net.
         prefix: u8,

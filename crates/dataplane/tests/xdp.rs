@@ -21,7 +21,7 @@ use shinjuku_dataplane::{
 };
 use shinjuku_net::{Arrival, Replier, Transport};
 use shinjuku_tests_support::namespace::{Namespace, run};
-use shinjuku_tests_support::{PATIENCE, wait_for};
+use shinjuku_tests_support::{PATIENCE, assert_says, need, test_name, wait_for};
 
 const OUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0x77, 1]);
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 9000);
@@ -170,15 +170,10 @@ impl EchoServer {
 
 #[test]
 fn the_kernels_clients_are_answered() {
-    let Some(veth) = Veth::new("the_kernels_clients_are_answered") else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let device = veth.device();
     let said = device.to_string();
-    assert!(
-        said.contains("copy mode, program run by the driver"),
-        "{said}"
-    );
+    assert_says(&said, ["copy mode, program run by the driver"]);
     let server = EchoServer::start(device);
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
@@ -205,10 +200,7 @@ fn the_kernels_clients_are_answered() {
 
 #[test]
 fn a_burst_longer_than_the_rings_is_answered_or_lost_but_no_frame_is() {
-    let Some(veth) = Veth::new("a_burst_longer_than_the_rings_is_answered_or_lost_but_no_frame_is")
-    else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let server = EchoServer::start(veth.device());
     let client = veth.socket(THEIRS);
     client.connect(OURS).unwrap();
@@ -232,9 +224,7 @@ fn a_burst_longer_than_the_rings_is_answered_or_lost_but_no_frame_is() {
 /// All frames are with requests, but those kept for sending; the kernel drops what comes then.
 #[test]
 fn used_up_frames_stop_what_comes_until_some_are_back() {
-    let Some(veth) = Veth::new("used_up_frames_stop_what_comes_until_some_are_back") else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let config = DataplaneConfig::new(interface(OURS)).buffers(FRAMES as usize);
     let mut dataplane = Dataplane::new(veth.device(), config).unwrap();
     let client = veth.socket(THEIRS);
@@ -286,9 +276,7 @@ fn ask(client: &UdpSocket, request: &[u8]) {
 
 #[test]
 fn after_the_link_was_down_it_goes_on() {
-    let Some(veth) = Veth::new("after_the_link_was_down_it_goes_on") else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let device = veth.device();
     let counters = device.counters();
     let server = EchoServer::start(device);
@@ -311,10 +299,7 @@ fn after_the_link_was_down_it_goes_on() {
 /// interface.
 #[test]
 fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
-    let test = "after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name";
-    let Some(veth) = Veth::new(test) else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let device = veth.device();
     let device_counters = device.counters();
     let config = DataplaneConfig::new(interface(OURS)).buffers(64);
@@ -390,10 +375,7 @@ fn after_the_interface_was_removed_it_goes_on_at_the_next_of_its_name() {
 /// The link is down, so that nothing is sent.
 #[test]
 fn a_full_send_queue_and_used_up_frames_are_counted_until_the_link_is_back() {
-    let test = "a_full_send_queue_and_used_up_frames_are_counted_until_the_link_is_back";
-    let Some(veth) = Veth::new(test) else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let mut device = veth.device();
     let counters = device.counters();
     run(&format!("ip link set {} down", veth.name)).unwrap();
@@ -422,10 +404,7 @@ fn a_full_send_queue_and_used_up_frames_are_counted_until_the_link_is_back() {
 
 #[test]
 fn every_queue_goes_on_at_the_next_interface() {
-    let test = "every_queue_goes_on_at_the_next_interface";
-    let Some(veth) = Veth::with_queues(test, 2) else {
-        return;
-    };
+    let veth = need!(Veth::with_queues(test_name!(), 2));
     let devices = veth.devices(2);
     let counters = [0, 1].map(|queue| devices[queue].counters());
     let servers: Vec<_> = devices.into_iter().map(EchoServer::start).collect();
@@ -445,9 +424,7 @@ fn every_queue_goes_on_at_the_next_interface() {
 
 #[test]
 fn every_queue_has_a_dataplane_of_its_own() {
-    let Some(veth) = Veth::with_queues("every_queue_has_a_dataplane_of_its_own", 2) else {
-        return;
-    };
+    let veth = need!(Veth::with_queues(test_name!(), 2));
     let servers: Vec<_> = veth.devices(2).into_iter().map(EchoServer::start).collect();
     // Clients' sockets are spread over the queues, by hash or by core.
     for client in 0..16_u16 {
@@ -464,9 +441,7 @@ fn every_queue_has_a_dataplane_of_its_own() {
 
 #[test]
 fn ping_and_arping_are_answered() {
-    let Some(veth) = Veth::new("ping_and_arping_are_answered") else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let server = EchoServer::start(veth.device());
     for command in [
         format!("ping -c 3 -i 0.05 -W 5 {}", OURS.ip()),
@@ -489,9 +464,7 @@ fn ping_and_arping_are_answered() {
 
 #[test]
 fn a_client_reaches_a_server_of_the_kernels() {
-    let Some(veth) = Veth::new("a_client_reaches_a_server_of_the_kernels") else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let server = veth.socket(THEIRS);
     let echo = thread::spawn(move || {
         let mut bytes = [0; 2000];
@@ -538,19 +511,14 @@ fn a_device_whose_driver_knows_no_xdp_is_served_generically() {
         let device = XdpDevice::open(&program, 0, SocketConfig::default()).unwrap();
         device.to_string()
     });
-    assert!(
-        said.contains("copy mode") && said.contains("generic"),
-        "{said}"
-    );
+    assert_says(&said, ["copy mode", "generic"]);
 }
 
 #[test]
 fn what_cannot_be_opened_says_why() {
     let refused = Program::attach("shinjuku-none", 1).unwrap_err();
     assert!(refused.to_string().contains("shinjuku-none"), "{refused}");
-    let Some(veth) = Veth::new("what_cannot_be_opened_says_why") else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let program = Arc::new(Program::attach(&veth.name, 1).unwrap());
     let taken = Program::attach(&veth.name, 1).unwrap_err();
     assert!(matches!(taken, XdpError::Busy { .. }), "{taken}");
@@ -677,9 +645,7 @@ fn assert_echoes(reply: &[u8], request: &[u8]) {
 /// broken, lost or doubled on their way.
 #[test]
 fn frames_of_all_kinds_are_answered_or_counted() {
-    let Some(veth) = Veth::new("frames_of_all_kinds_are_answered_or_counted") else {
-        return;
-    };
+    let veth = need!(Veth::new(test_name!()));
     let server = EchoServer::start(veth.device());
     let mut there = veth.device_there();
     let Frames {

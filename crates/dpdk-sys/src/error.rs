@@ -45,6 +45,7 @@ impl fmt::Debug for Errno {
 /// Why an operation of DPDK's failed. DPDK writes details to standard error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum DpdkError {
     /// [`Eal::init`](crate::Eal::init) was called before.
     #[error(
@@ -59,7 +60,6 @@ pub enum DpdkError {
     /// An argument that cannot be passed on.
     #[error("DPDK: argument {argument:?}: {why}")]
     Argument {
-        /// The argument.
         argument: String,
         /// What is wrong with it, and what to do.
         why: &'static str,
@@ -70,13 +70,9 @@ pub enum DpdkError {
          or correct ffi.rs"
     )]
     Layout {
-        /// DPDK's version.
         version: String,
-        /// What differs.
         what: &'static str,
-        /// In Rust.
         of_rust: u64,
-        /// In C.
         of_c: u64,
     },
     /// DPDK did not start.
@@ -87,13 +83,11 @@ pub enum DpdkError {
     Start {
         /// The arguments it was given.
         arguments: Vec<String>,
-        /// What DPDK said.
         cause: Errno,
     },
     /// The thread that starts DPDK could not be created or pinned.
     #[error("DPDK: cannot {action}: {cause}")]
     Thread {
-        /// What was attempted.
         action: &'static str,
         /// What the operating system said.
         cause: std::io::Error,
@@ -104,13 +98,10 @@ pub enum DpdkError {
          (-m, or huge pages), use another name, or fewer mbufs"
     )]
     Pool {
-        /// Its name.
         name: String,
-        /// How many mbufs.
         mbufs: u32,
         /// Bytes a packet may have.
         data_room: u16,
-        /// What DPDK said.
         cause: Errno,
     },
     /// A virtual device could not be made.
@@ -118,18 +109,11 @@ pub enum DpdkError {
         "DPDK: cannot make device {device:?}: {cause}; {}",
         what_a_device_wants(device)
     )]
-    Device {
-        /// Its name and parameters.
-        device: String,
-        /// What DPDK said.
-        cause: Errno,
-    },
+    Device { device: String, cause: Errno },
     /// The socket of a memif could not be prepared.
     #[error("DPDK: cannot {action} {}: {cause}", path.display())]
     Socket {
-        /// What was attempted.
         action: &'static str,
-        /// The file or directory.
         path: PathBuf,
         /// What the operating system said.
         cause: std::io::Error,
@@ -138,30 +122,18 @@ pub enum DpdkError {
     #[error(
         "DPDK: no port {name:?} ({cause}); name a device that DPDK was started with, or attach it"
     )]
-    NoPort {
-        /// The name asked for.
-        name: String,
-        /// What DPDK said.
-        cause: Errno,
-    },
+    NoPort { name: String, cause: Errno },
     /// The port is in use.
     #[error("DPDK: port {name:?} is in use in this process")]
-    PortTaken {
-        /// Its name.
-        name: String,
-    },
+    PortTaken { name: String },
     /// A setting is out of the device's, or this crate's, range.
     #[error("DPDK: port {port:?}: {setting} is {value}, but must be between {least} and {most}")]
     Setting {
-        /// The port.
         port: String,
-        /// Which setting.
         setting: &'static str,
         /// What it was set to.
         value: usize,
-        /// The least allowed.
         least: usize,
-        /// The most allowed.
         most: usize,
     },
     /// Something asked of a port failed.
@@ -170,23 +142,15 @@ pub enum DpdkError {
         of_its_other_end(port, action)
     )]
     Port {
-        /// The port.
         port: String,
-        /// What was attempted.
         action: &'static str,
-        /// What DPDK said.
         cause: Errno,
     },
     /// A reset needs all queues at rest, and some are not polled.
     #[error(
         "DPDK: port {port:?}: queue {queue} was not polled in time, so the device cannot be reset; poll or drop every queue"
     )]
-    QueueBusy {
-        /// The port.
-        port: String,
-        /// Which queue.
-        queue: usize,
-    },
+    QueueBusy { port: String, queue: usize },
 }
 
 /// What to check when a virtual device cannot be made.

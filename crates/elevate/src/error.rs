@@ -10,6 +10,7 @@ use crate::TableError;
 /// Why scheduling could not begin, or ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ElevateError {
     /// SCHED_FIFO is not permitted; the message says what to do.
     #[error(transparent)]
@@ -22,45 +23,27 @@ pub enum ElevateError {
     Count {
         /// How many the table has slots for.
         slots: usize,
-        /// How many there are.
         targets: usize,
     },
     /// A slice out of range.
     #[error("a slice of {slice:?} is out of range: it must be 1 us to 100 ms")]
-    Slice {
-        /// The slice.
-        slice: Duration,
-    },
+    Slice { slice: Duration },
     /// Priorities out of range.
     #[error("the lowest priority is {lowest}, but must be 1 to {most}")]
     Priority {
-        /// The lowest one.
         lowest: u32,
         /// The highest that the lowest can be.
         most: u32,
     },
     /// No workers, or too many.
     #[error("there are to be {workers} workers, but 1 to {most} are possible")]
-    Workers {
-        /// How many.
-        workers: usize,
-        /// The most.
-        most: usize,
-    },
+    Workers { workers: usize, most: usize },
     /// The scheduler would have to be where the scheduled are.
     #[error("core {core} cannot be both the scheduler's own and the scheduled's: name two cores")]
-    OneCore {
-        /// The core.
-        core: usize,
-    },
+    OneCore { core: usize },
     /// A core that there is not, or that this process may not use.
     #[error("core {core} cannot be used ({cause}): name one that `taskset -cp $$` lists")]
-    Core {
-        /// The core.
-        core: usize,
-        /// The kernel's answer.
-        cause: io::Error,
-    },
+    Core { core: usize, cause: io::Error },
     /// One of the scheduled does not exist.
     #[error("{target} has no threads to schedule: it has ended, or was never there")]
     Nothing {
@@ -70,11 +53,8 @@ pub enum ElevateError {
     /// Two targets have a thread in common.
     #[error("{first} and {second} both have thread {tid}: name each of the scheduled once")]
     Twice {
-        /// The one.
         first: String,
-        /// The other.
         second: String,
-        /// The thread.
         tid: u32,
     },
     /// Threads of another process, and no supervisor to give them back if this process is killed.
@@ -99,20 +79,10 @@ pub enum ElevateError {
         "thread {tid} does not get its class and its cores back ({cause}): `chrt -p {tid}` and `taskset -cp {tid}` \
          tell what it has"
     )]
-    NotGivenBack {
-        /// Its number.
-        tid: u32,
-        /// The kernel's answer.
-        cause: io::Error,
-    },
+    NotGivenBack { tid: u32, cause: io::Error },
     /// Linux refuses something else.
     #[error("cannot {what}: {cause}")]
-    System {
-        /// What was attempted.
-        what: String,
-        /// The kernel's answer.
-        cause: io::Error,
-    },
+    System { what: String, cause: io::Error },
 }
 
 impl ElevateError {

@@ -22,36 +22,23 @@ pub struct Table(Vec<usize>);
 /// Why an order cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum TableError {
     /// It has no names.
     #[error("there is nothing to schedule: name one thread or process at least")]
     Empty,
     /// A name that none of the scheduled has.
     #[error("the order names {name:?}, which is none of the scheduled: {}", known.join(", "))]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The names there are.
-        known: Vec<String>,
-    },
+    Unknown { name: String, known: Vec<String> },
     /// One of the scheduled has no slot.
     #[error("the order never lets {name} run: give it a slot")]
-    NeverRuns {
-        /// Its name.
-        name: String,
-    },
+    NeverRuns { name: String },
     /// Two of the scheduled have one name, or a name is none.
     #[error("{name:?} cannot be a name: names differ, are not empty, and have neither - nor =")]
-    Name {
-        /// The name.
-        name: String,
-    },
+    Name { name: String },
     /// More slots than a table has.
     #[error("the order has {slots} slots, but {MOST_SLOTS} at most are possible")]
-    TooLong {
-        /// How many.
-        slots: usize,
-    },
+    TooLong { slots: usize },
 }
 
 impl Table {

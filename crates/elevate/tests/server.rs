@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use shinjuku_elevate::ElevateError;
 use shinjuku_elevate::server::{Server, ServerConfig, Source};
+use shinjuku_tests_support::{need, test_name, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest that a request keeps the core here.
 const LONG: Duration = Duration::from_secs(5);
 const SHORTS: usize = 50;
@@ -55,14 +55,6 @@ fn serve<R: Send + 'static>(
     }
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// How many short requests had been served when the long one, sent first, ended. It waits for all
 /// of them, as long as a request may.
 fn shorts_before_the_long_one(test: &str, threshold: Option<Duration>) -> Option<usize> {
@@ -89,7 +81,7 @@ fn shorts_before_the_long_one(test: &str, threshold: Option<Duration>) -> Option
     for _ in 0..SHORTS {
         sender.send(false).unwrap();
     }
-    wait_until("all requests", || {
+    wait_for("all requests", || {
         seen.lock().unwrap().is_some() && shorts.load(SeqCst) == SHORTS
     });
     let report = server.stop();
@@ -100,24 +92,21 @@ fn shorts_before_the_long_one(test: &str, threshold: Option<Duration>) -> Option
 
 #[test]
 fn short_requests_pass_a_long_one_that_has_run_for_the_threshold() {
-    const TEST: &str = "short_requests_pass_a_long_one_that_has_run_for_the_threshold";
     let threshold = Some(Duration::from_millis(1));
-    if let Some(before) = shorts_before_the_long_one(TEST, threshold) {
+    if let Some(before) = shorts_before_the_long_one(test_name!(), threshold) {
         assert_eq!(before, SHORTS);
     }
 }
 
 #[test]
 fn without_a_threshold_they_wait_for_it() {
-    const TEST: &str = "without_a_threshold_they_wait_for_it";
-    if let Some(before) = shorts_before_the_long_one(TEST, None) {
+    if let Some(before) = shorts_before_the_long_one(test_name!(), None) {
         assert_eq!(before, 0);
     }
 }
 
 #[test]
 fn with_all_workers_preempted_each_goes_on_in_turn() {
-    const TEST: &str = "with_all_workers_preempted_each_goes_on_in_turn";
     let (done, of_handler) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (count, begun) = (Arc::clone(&done), Arc::clone(&of_handler));
     // None of the first two ends before both have begun.
@@ -133,20 +122,17 @@ fn with_all_workers_preempted_each_goes_on_in_turn() {
         count.fetch_add(1, SeqCst);
     };
     let config = |config: ServerConfig| config.workers(2).threshold(Duration::from_millis(1));
-    let Some((server, sender, _turn)) = serve(TEST, config, handler) else {
-        return;
-    };
+    let (server, sender, _turn) = need!(serve(test_name!(), config, handler));
     for _ in 0..4 {
         sender.send(()).unwrap();
     }
-    wait_until("all requests", || done.load(SeqCst) == 4);
+    wait_for("all requests", || done.load(SeqCst) == 4);
     let report = server.stop();
     assert!(report.resumed > 0, "{report:?}");
 }
 
 #[test]
 fn a_request_that_sleeps_holds_no_other_and_a_panic_is_counted() {
-    const TEST: &str = "a_request_that_sleeps_holds_no_other_and_a_panic_is_counted";
     let others = Arc::new(AtomicUsize::new(0));
     let of_handler = Arc::clone(&others);
     let handler = move |number: u32| match number {
@@ -162,13 +148,11 @@ fn a_request_that_sleeps_holds_no_other_and_a_panic_is_counted() {
             of_handler.fetch_add(1, SeqCst);
         }
     };
-    let Some((server, sender, _turn)) = serve(TEST, |config| config, handler) else {
-        return;
-    };
+    let (server, sender, _turn) = need!(serve(test_name!(), |config| config, handler));
     for number in 0..=SHORTS as u32 {
         sender.send(number).unwrap();
     }
-    wait_until("the others", || others.load(SeqCst) == SHORTS);
+    wait_for("the others", || others.load(SeqCst) == SHORTS);
     let report = server.stop();
     assert_eq!((report.requests, report.panics), (SHORTS as u64 + 1, 1));
 }

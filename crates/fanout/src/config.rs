@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use shinjuku_net::setters;
 use shinjuku_net::udp::LONGEST_DATAGRAM;
 use shinjuku_net::wire::PartHeader;
 
@@ -49,32 +50,17 @@ impl ClientConfig {
         }
     }
 
-    /// What deadlines are made of.
-    pub fn deadline(self, deadline: Deadline) -> Self {
-        Self { deadline, ..self }
-    }
-
-    /// The percentile that SLOs bound, such as 0.99: above 0, below 1.
-    pub fn percentile(self, percentile: f64) -> Self {
-        Self { percentile, ..self }
-    }
-
-    /// Queries that can be under way at once: 1 to [`MOST_OPEN`].
-    pub fn open(self, open: usize) -> Self {
-        Self { open, ..self }
-    }
-
-    /// A query without all its replies after this long is ended.
-    pub fn give_up_after(self, give_up_after: Duration) -> Self {
-        Self {
-            give_up_after,
-            ..self
-        }
-    }
-
-    /// About how many of a server's last latencies count.
-    pub fn window(self, window: u32) -> Self {
-        Self { window, ..self }
+    setters! {
+        /// What deadlines are made of.
+        deadline: Deadline;
+        /// The percentile that SLOs bound, such as 0.99: above 0, below 1.
+        percentile: f64;
+        /// Queries that can be under way at once: 1 to [`MOST_OPEN`].
+        open: usize;
+        /// A query without all its replies after this long is ended.
+        give_up_after: Duration;
+        /// About how many of a server's last latencies count.
+        window: u32;
     }
 
     pub(crate) fn check(&self) -> Result<(), ClientError> {
@@ -103,6 +89,7 @@ impl ClientConfig {
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ClientError {
     /// No server.
     #[error("a client needs a server at least: name its address")]
@@ -110,23 +97,16 @@ pub enum ClientError {
     /// One socket cannot reach both.
     #[error("{first} and {other}: name IPv4 addresses only, or IPv6 addresses only")]
     Families {
-        /// The first server.
         first: SocketAddr,
         /// One of the other family.
         other: SocketAddr,
     },
     /// The percentile is none.
     #[error("percentile is {given}: choose one above 0 and below 1, such as 0.99")]
-    Percentile {
-        /// What was given.
-        given: f64,
-    },
+    Percentile { given: f64 },
     /// Too few or too many queries at once.
     #[error("{given} queries under way at once: choose 1 to {MOST_OPEN}")]
-    Open {
-        /// What was given.
-        given: usize,
-    },
+    Open { given: usize },
     /// The system gives no socket.
     #[error("cannot open a UDP socket")]
     Socket(#[from] io::Error),

@@ -17,7 +17,6 @@ use shinjuku_dataplane::{
 use crate::datagrams::{Came, Carrier};
 use crate::error::LoadError;
 
-/// The most flows.
 pub(crate) const MOST_FLOWS: usize = MOST_PORTS;
 /// The first flow's port; the others' follow. IANA leaves the ports from here on to clients.
 const FIRST_PORT: u16 = 49_152;

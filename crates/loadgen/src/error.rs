@@ -9,11 +9,11 @@ use shinjuku_workload::WorkloadError;
 /// A load that cannot be generated; the message says what is wrong and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum LoadError {
     /// A setting that conflicts with the others.
     #[error("{key}: {what}")]
     Setting {
-        /// The setting.
         key: &'static str,
         /// What is wrong, and what would be right.
         what: String,
@@ -21,7 +21,6 @@ pub enum LoadError {
     /// A plan that cannot be understood.
     #[error("{path}: {cause}", path = path.display())]
     Plan {
-        /// The file.
         path: PathBuf,
         /// The cause, with line and key.
         cause: toml::de::Error,
@@ -29,11 +28,9 @@ pub enum LoadError {
     /// A value of a plan that is out of its range.
     #[error("{path}:{line}: {key}: {what}", path = path.display())]
     PlanSetting {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The key.
         key: &'static str,
         /// What is wrong, and what would be right.
         what: String,
@@ -41,17 +38,13 @@ pub enum LoadError {
     /// A file that cannot be read.
     #[error("cannot read {path}: {cause}", path = path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The kernel's answer.
         cause: std::io::Error,
     },
     /// No connection could be opened.
     #[error("cannot connect to {target}: {cause}; is the server running?")]
     Connect {
-        /// The server.
         target: SocketAddr,
-        /// The kernel's answer.
         cause: std::io::Error,
     },
     /// The device cannot be had.
@@ -64,36 +57,25 @@ pub enum LoadError {
     #[error(
         "{device} has no link after 10 s: is the other end there? (Of a memif, the server first; it makes the socket.)"
     )]
-    NoLink {
-        /// Its name.
-        device: String,
-    },
+    NoLink { device: String },
     /// No host answers for the server's address.
     #[error(
         "no host on {device} answers ARP for {server} within 10 s: is the server running there, and is the address its own? \
          For one in another net, set gateway"
     )]
-    Unreachable {
-        /// The server.
-        server: Ipv4Addr,
-        /// The client's device.
-        device: String,
-    },
+    Unreachable { server: Ipv4Addr, device: String },
     /// `stop` was set during the wait for the link or the server.
     #[error("interrupted before the server was reached")]
     Interrupted,
     /// The operating system refused something.
     #[error("cannot {action}: {cause}")]
     System {
-        /// The action.
         action: &'static str,
-        /// The kernel's answer.
         cause: std::io::Error,
     },
     /// A core that this process may not use.
     #[error("core {core} is not among those this process may use: {allowed}")]
     Core {
-        /// The core.
         core: usize,
         /// The cores that the process may use.
         allowed: String,

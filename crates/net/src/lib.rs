@@ -16,6 +16,19 @@
 //! transport without the kernel.
 #![forbid(unsafe_code)]
 
+/// Setters of these fields, each of which takes the settings and gives them back.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! setters {
+    ($($(#[$attribute:meta])* $field:ident: $type:ty;)*) => {$(
+        $(#[$attribute])*
+        pub fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field.into();
+            self
+        }
+    )*};
+}
+
 mod classifier;
 #[doc(hidden)]
 pub mod counters;

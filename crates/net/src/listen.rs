@@ -48,6 +48,7 @@ pub(crate) fn bound(
 /// Why a transport cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ListenError {
     /// The kernel refused to poll the network card.
     #[error(
@@ -90,7 +91,6 @@ pub enum ListenError {
     /// The process, or the machine, has as many files open as it may.
     #[error("cannot {action} for {listen}: {cause}; raise `ulimit -n`")]
     TooManyFiles {
-        /// What was attempted.
         action: &'static str,
         /// Where it should have listened.
         listen: SocketAddr,
@@ -100,7 +100,6 @@ pub enum ListenError {
     /// The operating system refused for another reason.
     #[error("cannot {action} for {listen}: {cause}")]
     System {
-        /// What was attempted.
         action: &'static str,
         /// Where it should have listened.
         listen: SocketAddr,

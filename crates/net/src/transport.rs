@@ -51,29 +51,15 @@ impl<Request, Route> Arrival<Request, Route> {
         }
     }
 
-    /// Sets [`class`](field@Self::class).
-    pub fn class(self, class: u16) -> Self {
-        Self { class, ..self }
-    }
-
-    /// Sets [`flow`](field@Self::flow).
-    pub fn flow(self, flow: u64) -> Self {
-        Self { flow, ..self }
-    }
-
-    /// Sets [`deadline_nanos`](field@Self::deadline_nanos).
-    pub fn deadline_nanos(self, deadline_nanos: impl Into<Option<u64>>) -> Self {
-        let deadline_nanos = deadline_nanos.into();
-        Self {
-            deadline_nanos,
-            ..self
-        }
-    }
-
-    /// Sets [`due_nanos`](field@Self::due_nanos).
-    pub fn due_nanos(self, due_nanos: impl Into<Option<u64>>) -> Self {
-        let due_nanos = due_nanos.into();
-        Self { due_nanos, ..self }
+    setters! {
+        /// Sets [`class`](field@Self::class).
+        class: u16;
+        /// Sets [`flow`](field@Self::flow).
+        flow: u64;
+        /// Sets [`deadline_nanos`](field@Self::deadline_nanos).
+        deadline_nanos: impl Into<Option<u64>>;
+        /// Sets [`due_nanos`](field@Self::due_nanos).
+        due_nanos: impl Into<Option<u64>>;
     }
 }
 

@@ -52,6 +52,17 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
+impl Series {
+    /// The line of the contender of this number.
+    pub fn contender(number: usize, label: impl Into<String>, points: Vec<Point>) -> Self {
+        Self {
+            label: label.into(),
+            style: Style::Contender(number),
+            points,
+        }
+    }
+}
+
 /// How a [`Series`] looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -74,4 +85,15 @@ pub struct Point {
     pub y: Option<f64>,
     /// Lowest and highest value of a repetition.
     pub spread: Option<(f64, f64)>,
+}
+
+impl Point {
+    /// A point without a bar.
+    pub fn exact(x: f64, y: f64) -> Self {
+        Self {
+            x,
+            y: Some(y),
+            spread: None,
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use shinjuku_preempt::fault::{Defence, take_out};
 use shinjuku_preempt::stress::{Config, Quantum, run};
+use shinjuku_tests_support::test_name;
 
 /// Set in the child, whose test is then the stress itself.
 const CHILD: &str = "SHINJUKU_STRESS_CHILD";
@@ -118,7 +119,7 @@ it_fails_without! {
 
 #[test]
 fn it_passes_with_every_defence_in_place() {
-    let verdict = stress_in_a_child("it_passes_with_every_defence_in_place", None);
+    let verdict = stress_in_a_child(test_name!(), None);
     assert_eq!(verdict, Verdict::Passed);
 }
 

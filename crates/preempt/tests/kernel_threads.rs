@@ -7,43 +7,31 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Completion, ContextKind, Dispatched, Finished, HandBack, Handles, Idle, Mechanism, Panicked,
-    Pool, PoolConfig, Receiver, Runnable, Sender, Service, Signal, Step, Suspended, Worker,
-    WorkerLink, current_worker, in_context, mailbox, preempt_point, preemptions,
-    without_preemption,
+    Completion, ContextKind, Dispatched, Finished, Mechanism, Panicked, PoolConfig, Runnable,
+    Service, Signal, Step, Suspended, Worker, WorkerLink, current_worker, in_context,
+    preempt_point, preemptions, without_preemption,
 };
+use shinjuku_tests_support::contexts::{Job, Rig, WorkerEnd, WorkerThread};
+use shinjuku_tests_support::{PATIENCE, wait_for};
 
-type Job = Box<dyn FnOnce() -> u64 + Send>;
+/// A worker's loop over a mailbox, and the threads on which it has been. There is room for them
+/// from the start: a suspended job may hold the allocator's locks.
+struct Loop(WorkerEnd, Threads);
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A worker's loop over a mailbox. The results of jobs go to the test.
-struct Loop {
-    receiver: Receiver<Job, u64>,
-    told: Arc<Mutex<Told>>,
-    stop: Arc<AtomicBool>,
-}
-
-/// Has room from the start, and no job locks it: a suspended one may hold any lock.
-struct Told {
-    results: VecDeque<Result<u64, Panicked>>,
-    /// Threads that the loop told it from.
-    threads: Vec<i32>,
-}
+type Threads = Arc<Mutex<Vec<i32>>>;
 
 impl Service<Job, u64> for Loop {
     fn next(&mut self) -> Step<Job, u64> {
         // Fails, as system calls of a real loop do: on whichever thread plays the worker's part.
         // SAFETY: no file has this number.
         unsafe { libc::close(-1) };
-        match self.receiver.poll() {
+        match self.0.receiver.poll() {
             Some((runnable, generation)) => Step::Run(runnable, generation),
-            None if self.stop.load(Ordering::Relaxed) => Step::End,
+            None if self.0.is_stopped() => Step::End,
             None => {
                 std::thread::yield_now();
                 Step::Nothing
@@ -52,19 +40,17 @@ impl Service<Job, u64> for Loop {
     }
 
     fn finished(&mut self, finished: Finished<Job, u64>) {
-        let (idle, result) = finished.take();
-        let mut told = self.told.lock().unwrap();
-        told.results.push_back(result);
         let me = gettid();
-        if !told.threads.contains(&me) {
-            told.threads.push(me);
+        let mut threads = self.1.lock().unwrap();
+        if !threads.contains(&me) {
+            threads.push(me);
         }
-        drop(told);
-        self.receiver.answer(Completion::Finished(idle));
+        drop(threads);
+        self.0.finished(finished);
     }
 
     fn preempted(&mut self, suspended: Suspended<Job, u64>) {
-        self.receiver.answer(Completion::Preempted(suspended));
+        self.0.receiver.answer(Completion::Preempted(suspended));
     }
 
     fn sleep(&mut self) {}
@@ -75,193 +61,88 @@ fn gettid() -> i32 {
     unsafe { libc::gettid() }
 }
 
-struct WorkerThread {
-    sender: Sender<Job, u64>,
-    link: WorkerLink,
-    told: Arc<Mutex<Told>>,
-    thread: JoinHandle<()>,
+fn start(id: u32, stop: &Arc<AtomicBool>) -> WorkerThread {
+    start_noting(id, stop, threads())
 }
 
-impl WorkerThread {
-    fn start(id: u32, stop: &Arc<AtomicBool>) -> Self {
-        let (sender, receiver) = mailbox(1);
-        let (send_link, links) = mpsc::channel();
-        let told = Arc::new(Mutex::new(Told {
-            results: VecDeque::with_capacity(64),
-            threads: Vec::with_capacity(64),
-        }));
-        let mut service = Loop {
-            receiver,
-            told: Arc::clone(&told),
-            stop: Arc::clone(stop),
-        };
-        let thread = std::thread::spawn(move || {
-            let mut worker = Worker::bind(id).unwrap();
-            send_link.send(worker.link()).unwrap();
-            worker.serve(&mut service);
-        });
-        Self {
-            sender,
-            link: links.recv().unwrap(),
-            told,
-            thread,
-        }
-    }
+fn start_noting(id: u32, stop: &Arc<AtomicBool>, threads: Threads) -> WorkerThread {
+    let serve = |end, mut worker: Worker| worker.serve(&mut Loop(end, threads));
+    WorkerThread::start(id, stop, |_| (), serve)
 }
 
-/// A pool, and workers that run what is sent to them until they are stopped.
-struct Rig {
-    idle: Vec<Idle<Job, u64>>,
-    handles: Handles<Job, u64>,
-    workers: Vec<WorkerThread>,
-    stop: Arc<AtomicBool>,
-    signal: Signal,
+fn threads() -> Threads {
+    Arc::new(Mutex::new(Vec::with_capacity(64)))
 }
 
-impl Rig {
-    fn new(contexts: usize, workers: u32) -> Self {
-        Self::of(ContextKind::KernelThread, contexts, workers)
-    }
+fn rig(contexts: usize, workers: u32) -> Rig {
+    rig_of(ContextKind::KernelThread, contexts, workers)
+}
 
-    fn of(kind: ContextKind, contexts: usize, workers: u32) -> Self {
-        let config = PoolConfig::default()
-            .contexts(contexts)
-            .kind(kind)
-            .name("rig");
-        let pool = Pool::new(config, |job: Job| job()).unwrap();
-        let stop = Arc::default();
-        Self {
-            idle: pool.idle,
-            handles: pool.handles,
-            workers: (0..workers)
-                .map(|id| WorkerThread::start(id, &stop))
-                .collect(),
-            stop,
-            signal: Signal::for_kernel_threads().unwrap(),
-        }
-    }
+fn rig_of(kind: ContextKind, contexts: usize, workers: u32) -> Rig {
+    Rig::new(pool(kind, contexts), workers, start)
+}
 
-    fn load(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
-        self.idle.pop().unwrap().load(Box::new(job)).into()
-    }
+fn pool(kind: ContextKind, contexts: usize) -> PoolConfig {
+    let config = PoolConfig::default().contexts(contexts);
+    config.kind(kind).name("rig")
+}
 
-    fn send(&mut self, worker: usize, runnable: Runnable<Job, u64>) -> Dispatched {
-        let sent = self.workers[worker].sender.send(runnable);
-        sent.unwrap_or_else(|_| panic!("no room"))
-    }
+fn interrupt(link: &WorkerLink) {
+    Signal::for_kernel_threads()
+        .unwrap()
+        .interrupt(link)
+        .unwrap();
+}
 
-    fn answer(&mut self, worker: usize) -> Completion<Job, u64> {
-        let start = Instant::now();
-        loop {
-            if let Some((_, completion)) = self.workers[worker].sender.poll() {
-                return completion;
-            }
-            assert!(start.elapsed() < PATIENCE, "worker {worker} is silent");
-            std::thread::yield_now();
-        }
-    }
+/// Interrupts what runs at `worker` until it has given way.
+fn preempt(rig: &mut Rig, worker: usize, dispatched: &Dispatched) -> Suspended<Job, u64> {
+    let stopped = rig.stop_job(worker, dispatched, interrupt);
+    stopped.expect("it is stopped")
+}
 
-    fn finish(&mut self, worker: usize) -> Result<u64, Panicked> {
-        match self.answer(worker) {
-            Completion::Finished(idle) => self.idle.push(idle),
-            Completion::Preempted(_) => panic!("preempted, not finished"),
-        }
-        self.result(worker)
-    }
-
-    /// The next result that `worker` told, which it does before it answers.
-    fn result(&self, worker: usize) -> Result<u64, Panicked> {
-        let mut told = self.workers[worker].told.lock().unwrap();
-        told.results.pop_front().expect("it has told")
-    }
-
-    fn run(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Result<u64, Panicked> {
-        let runnable = self.load(job);
-        self.send(0, runnable);
-        self.finish(0)
-    }
-
-    /// Interrupts what runs at `worker` until it has given way.
-    fn stop(&mut self, worker: usize, dispatched: &Dispatched) -> Suspended<Job, u64> {
-        let start = Instant::now();
-        loop {
-            dispatched.request();
-            self.signal.interrupt(&self.workers[worker].link).unwrap();
-            for _ in 0..1000 {
-                match self.workers[worker].sender.poll() {
-                    Some((_, Completion::Preempted(suspended))) => return suspended,
-                    Some((_, Completion::Finished(_))) => panic!("finished, not preempted"),
-                    None => std::hint::spin_loop(),
-                }
-            }
-            assert!(start.elapsed() < PATIENCE, "it is never stopped");
-            std::thread::yield_now();
-        }
-    }
-
-    /// Runs `jobs` to their end, first come, first served, each preempted after `quantum` again and
-    /// again. Returns how often.
-    fn share_out(&mut self, jobs: Vec<Job>, quantum: Duration) -> u64 {
-        let mut queue: VecDeque<Runnable<Job, u64>> = VecDeque::with_capacity(jobs.len());
-        let all = jobs.len();
-        for job in jobs {
-            queue.push_back(
-                self.idle
-                    .pop()
-                    .expect("a context for each")
-                    .load(job)
-                    .into(),
-            );
-        }
-        let mut out: Vec<Option<(Dispatched, Instant)>> =
-            self.workers.iter().map(|_| None).collect();
-        let (mut finished, mut preempted) = (0, 0);
-        let start = Instant::now();
-        while finished < all {
-            for (at, out) in out.iter_mut().enumerate() {
-                let worker = &mut self.workers[at];
-                if let Some((_, completion)) = worker.sender.poll() {
-                    *out = None;
-                    match completion {
-                        Completion::Finished(idle) => {
-                            self.idle.push(idle);
-                            finished += 1;
-                        }
-                        Completion::Preempted(suspended) => {
-                            queue.push_back(suspended.into());
-                            preempted += 1;
-                        }
+/// Runs `jobs` to their end, first come, first served, each preempted after `quantum` again and
+/// again. Returns how often.
+fn share_out(rig: &mut Rig, jobs: Vec<Job>, quantum: Duration) -> u64 {
+    let mut queue: VecDeque<Runnable<Job, u64>> = VecDeque::with_capacity(jobs.len());
+    let all = jobs.len();
+    queue.extend(jobs.into_iter().map(|job| rig.load(job)));
+    let mut out: Vec<Option<(Dispatched, Instant)>> = rig.workers.iter().map(|_| None).collect();
+    let (mut finished, mut preempted) = (0, 0);
+    let start = Instant::now();
+    while finished < all {
+        for (at, out) in out.iter_mut().enumerate() {
+            let worker = &mut rig.workers[at];
+            if let Some((_, completion)) = worker.sender.poll() {
+                *out = None;
+                match completion {
+                    Completion::Finished(idle) => {
+                        rig.idle.push(idle);
+                        finished += 1;
+                    }
+                    Completion::Preempted(suspended) => {
+                        queue.push_back(suspended.into());
+                        preempted += 1;
                     }
                 }
-                match out {
-                    None => {
-                        if let Some(runnable) = queue.pop_front() {
-                            let sent = worker.sender.send(runnable);
-                            let dispatched = sent.unwrap_or_else(|_| panic!("no room"));
-                            *out = Some((dispatched, Instant::now()));
-                        }
-                    }
-                    Some((dispatched, since)) if since.elapsed() > quantum => {
-                        dispatched.request();
-                        self.signal.interrupt(&worker.link).unwrap();
-                        *since = Instant::now();
-                    }
-                    Some(_) => {}
-                }
             }
-            assert!(start.elapsed() < PATIENCE, "{finished} of {all} finished");
-            std::thread::yield_now();
+            match out {
+                None => {
+                    if let Some(runnable) = queue.pop_front() {
+                        *out = Some((rig.send(at, runnable), Instant::now()));
+                    }
+                }
+                Some((dispatched, since)) if since.elapsed() > quantum => {
+                    dispatched.request();
+                    interrupt(&worker.link);
+                    *since = Instant::now();
+                }
+                Some(_) => {}
+            }
         }
-        preempted
+        assert!(start.elapsed() < PATIENCE, "{finished} of {all} finished");
+        std::thread::yield_now();
     }
-
-    fn end(self) -> HandBack {
-        self.stop.store(true, Ordering::Relaxed);
-        for worker in self.workers {
-            worker.thread.join().unwrap();
-        }
-        self.handles.hand_back(self.idle, PATIENCE)
-    }
+    preempted
 }
 
 /// Work that never gives way by itself and checks itself.
@@ -273,21 +154,21 @@ fn compute(seed: u64, rounds: u64) -> u64 {
     value
 }
 
-fn wait_for(flag: &AtomicBool) {
-    let start = Instant::now();
-    while !flag.load(Ordering::Acquire) {
-        assert!(start.elapsed() < PATIENCE, "it never came so far");
-        std::thread::yield_now();
-    }
+fn reach(flag: &AtomicBool) {
+    wait_for("the job to come so far", || flag.load(Ordering::Acquire));
 }
 
 #[test]
 fn one_request_after_another_runs_on_one_thread() {
-    let mut rig = Rig::new(1, 1);
+    let threads = threads();
+    let config = pool(ContextKind::KernelThread, 1);
+    let mut rig = Rig::new(config, 1, |id, stop| {
+        start_noting(id, stop, Arc::clone(&threads))
+    });
     for n in 0..1000 {
         assert_eq!(rig.run(move || n * 2), Ok(n * 2));
     }
-    let threads = rig.workers[0].told.lock().unwrap().threads.len();
+    let threads = threads.lock().unwrap().len();
     assert_eq!(
         threads, 1,
         "the loop went to the context's thread and stayed"
@@ -305,7 +186,7 @@ fn errno_survives_a_probe_and_a_guards_end() {
         // SAFETY: the address of the thread's own.
         unsafe { libc::__errno_location() }
     };
-    let mut rig = Rig::new(2, 1);
+    let mut rig = rig(2, 1);
     for at_guard in [false, true] {
         let reached = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&reached);
@@ -325,7 +206,7 @@ fn errno_survives_a_probe_and_a_guards_end() {
             u64::from(unsafe { *errno() } == MINE)
         });
         let dispatched = rig.send(0, job);
-        wait_for(&reached);
+        reach(&reached);
         dispatched.request();
         let Completion::Preempted(suspended) = rig.answer(0) else {
             panic!("finished, not preempted")
@@ -340,7 +221,7 @@ fn errno_survives_a_probe_and_a_guards_end() {
 #[test]
 fn code_without_probes_is_stopped_on_two_workers_and_stays_on_its_thread() {
     thread_local! { static MINE: Cell<u64> = const { Cell::new(0) } }
-    let mut rig = Rig::new(8, 2);
+    let mut rig = rig(8, 2);
     let wrong = Arc::new(AtomicU64::new(0));
     let jobs = (1..=8)
         .map(|seed| {
@@ -361,7 +242,7 @@ fn code_without_probes_is_stopped_on_two_workers_and_stays_on_its_thread() {
             }) as Job
         })
         .collect();
-    let preempted = rig.share_out(jobs, Duration::from_micros(200));
+    let preempted = share_out(&mut rig, jobs, Duration::from_micros(200));
     assert_eq!(wrong.load(Ordering::Relaxed), 0);
     let counters = rig.workers.iter().map(|worker| worker.link.counters());
     let taken: u64 = counters.clone().map(|counters| counters.taken()).sum();
@@ -378,7 +259,7 @@ fn code_without_probes_is_stopped_on_two_workers_and_stays_on_its_thread() {
 
 #[test]
 fn a_probe_and_the_end_of_a_guard_give_way() {
-    let mut rig = Rig::new(1, 2);
+    let mut rig = rig(1, 2);
     let reached = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&reached);
     let job = rig.load(move || {
@@ -397,16 +278,16 @@ fn a_probe_and_the_end_of_a_guard_give_way() {
         u64::from(10 * second + current_worker().unwrap())
     });
     let dispatched = rig.send(0, job);
-    wait_for(&reached);
+    reach(&reached);
     dispatched.request();
     let Completion::Preempted(suspended) = rig.answer(0) else {
         panic!("it did not give way");
     };
     reached.store(false, Ordering::Release);
     let dispatched = rig.send(1, suspended.into());
-    wait_for(&reached);
+    reach(&reached);
     dispatched.request();
-    rig.signal.interrupt(&rig.workers[1].link).unwrap();
+    interrupt(&rig.workers[1].link);
     std::thread::sleep(Duration::from_millis(5));
     assert!(rig.workers[1].sender.poll().is_none(), "the guard holds");
     reached.store(false, Ordering::Release);
@@ -424,7 +305,7 @@ fn a_probe_and_the_end_of_a_guard_give_way() {
 /// The context's thread plays the first worker's part when the second one gets the context.
 #[test]
 fn a_context_is_had_by_another_worker_at_once() {
-    let mut rig = Rig::new(1, 2);
+    let mut rig = rig(1, 2);
     for n in 0..300 {
         let at = (n % 2) as usize;
         let job = rig.load(move || n);
@@ -436,7 +317,7 @@ fn a_context_is_had_by_another_worker_at_once() {
 
 #[test]
 fn two_contexts_change_places_for_ever() {
-    let mut rig = Rig::new(2, 2);
+    let mut rig = rig(2, 2);
     let stop = Arc::new(AtomicBool::new(false));
     let mut suspended = Vec::new();
     for at in 0..2 {
@@ -449,7 +330,7 @@ fn two_contexts_change_places_for_ever() {
             0
         });
         let dispatched = rig.send(at, job);
-        suspended.push(rig.stop(at, &dispatched));
+        suspended.push(preempt(&mut rig, at, &dispatched));
     }
     for _ in 0..100 {
         suspended.reverse();
@@ -457,7 +338,7 @@ fn two_contexts_change_places_for_ever() {
             .map(|(worker, one)| rig.send(worker, one.into()))
             .collect();
         for (worker, dispatched) in dispatched.iter().enumerate() {
-            suspended.push(rig.stop(worker, dispatched));
+            suspended.push(preempt(&mut rig, worker, dispatched));
         }
     }
     stop.store(true, Ordering::Relaxed);
@@ -477,7 +358,7 @@ fn a_panic_unwinds_to_the_root_and_a_lazy_thread_local_is_dropped_at_the_end() {
         }
     }
     thread_local! { static KEPT: Cell<Option<OnDrop>> = const { Cell::new(None) } }
-    let mut rig = Rig::new(1, 1);
+    let mut rig = rig(1, 1);
     let drops = Arc::new(AtomicU64::new(0));
     let on_drop = OnDrop(Arc::clone(&drops));
     let result = rig.run(move || {
@@ -538,7 +419,7 @@ impl PriorityMutex {
 #[test]
 fn contended_locks_with_and_without_priority_inheritance_are_passed_on() {
     const ROUNDS: u64 = 300;
-    let mut rig = Rig::new(4, 1);
+    let mut rig = rig(4, 1);
     let (inheriting, ordinary) = (Arc::new(PriorityMutex::new()), Arc::new(Mutex::new(0u64)));
     let within = Arc::new(AtomicU64::new(0));
     let jobs = (0..4)
@@ -560,7 +441,7 @@ fn contended_locks_with_and_without_priority_inheritance_are_passed_on() {
             }) as Job
         })
         .collect();
-    let preempted = rig.share_out(jobs, Duration::from_micros(50));
+    let preempted = share_out(&mut rig, jobs, Duration::from_micros(50));
     assert!(preempted > 0);
     assert_eq!(*ordinary.lock().unwrap(), 4 * ROUNDS);
     for _ in 0..4 {
@@ -572,7 +453,7 @@ fn contended_locks_with_and_without_priority_inheritance_are_passed_on() {
 /// glibc sends every thread a signal, those parked in a handler among them, and waits for all.
 #[test]
 fn setuid_reaches_parked_threads_from_outside_and_from_a_job() {
-    let mut rig = Rig::new(3, 1);
+    let mut rig = rig(3, 1);
     let stop = Arc::new(AtomicBool::new(false));
     let mut parked = Vec::new();
     for _ in 0..2 {
@@ -582,18 +463,14 @@ fn setuid_reaches_parked_threads_from_outside_and_from_a_job() {
             0
         });
         let dispatched = rig.send(0, job);
-        parked.push(rig.stop(0, &dispatched));
+        parked.push(preempt(&mut rig, 0, &dispatched));
     }
     let set = || {
         // SAFETY: sets what is set already.
         unsafe { libc::setuid(libc::getuid()) }
     };
     let outside = std::thread::spawn(set);
-    let start = Instant::now();
-    while !outside.is_finished() {
-        assert!(start.elapsed() < PATIENCE, "setuid hangs");
-        std::thread::yield_now();
-    }
+    wait_for("setuid", || outside.is_finished());
     assert_eq!(outside.join().unwrap(), 0);
     assert_eq!(rig.run(move || set() as u64), Ok(0));
     stop.store(true, Ordering::Relaxed);
@@ -606,7 +483,7 @@ fn setuid_reaches_parked_threads_from_outside_and_from_a_job() {
 
 #[test]
 fn a_job_that_blocks_is_seen_and_its_call_goes_on_after_a_preemption() {
-    let mut rig = Rig::new(2, 1);
+    let mut rig = rig(2, 1);
     let (out, mut in_) = std::io::pipe().unwrap();
     let job = rig.load(move || {
         let mut byte = [0u8];
@@ -617,12 +494,8 @@ fn a_job_that_blocks_is_seen_and_its_call_goes_on_after_a_preemption() {
         u64::from(byte[0])
     });
     let dispatched = rig.send(0, job);
-    let start = Instant::now();
-    while !rig.workers[0].link.is_blocked() {
-        assert!(start.elapsed() < PATIENCE, "it is never seen to block");
-        std::thread::yield_now();
-    }
-    let suspended = rig.stop(0, &dispatched);
+    wait_for("the job to block", || rig.workers[0].link.is_blocked());
+    let suspended = preempt(&mut rig, 0, &dispatched);
     assert_eq!(rig.run(|| 5), Ok(5), "the worker is free");
     in_.write_all(&[7]).unwrap();
     rig.send(0, suspended.into());
@@ -641,7 +514,7 @@ fn a_handler_of_the_programs_runs_on_a_parked_thread() {
         let worker = current_worker().map_or(-1, |worker| worker as i32);
         RAN.store(1000 + worker, Ordering::Release);
     }
-    let mut rig = Rig::new(1, 1);
+    let mut rig = rig(1, 1);
     // SAFETY: the handler is async-signal-safe.
     unsafe { libc::signal(libc::SIGUSR2, handler as *const () as usize) };
     let (stop, thread) = (
@@ -655,28 +528,20 @@ fn a_handler_of_the_programs_runs_on_a_parked_thread() {
         3
     });
     let dispatched = rig.send(0, job);
-    let start = Instant::now();
-    while thread.load(Ordering::Acquire) == 0 {
-        assert!(start.elapsed() < PATIENCE, "it never began");
-        std::thread::yield_now();
-    }
-    let suspended = rig.stop(0, &dispatched);
+    wait_for("the job to begin", || thread.load(Ordering::Acquire) != 0);
+    let suspended = preempt(&mut rig, 0, &dispatched);
     rig.stop.store(true, Ordering::Relaxed);
     let worker = rig.workers.pop().unwrap();
-    worker.thread.join().unwrap();
+    worker.join();
     // SAFETY: sends a signal to a thread of this process that has a handler for it.
     unsafe {
         let thread = thread.load(Ordering::Acquire);
         libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR2)
     };
-    let start = Instant::now();
-    while RAN.load(Ordering::Acquire) == 0 {
-        assert!(start.elapsed() < PATIENCE, "the handler never ran");
-        std::thread::yield_now();
-    }
+    wait_for("the handler", || RAN.load(Ordering::Acquire) != 0);
     assert_eq!(RAN.load(Ordering::Acquire), 999, "it has no worker");
     rig.stop.store(false, Ordering::Relaxed);
-    rig.workers.push(WorkerThread::start(9, &rig.stop));
+    rig.workers.push(start(9, &rig.stop));
     stop.store(true, Ordering::Relaxed);
     rig.send(0, suspended.into());
     assert_eq!(rig.finish(0), Ok(3));
@@ -685,14 +550,14 @@ fn a_handler_of_the_programs_runs_on_a_parked_thread() {
 
 #[test]
 fn a_context_that_stays_suspended_is_leaked_and_holds_up_nothing() {
-    let mut rig = Rig::new(2, 1);
+    let mut rig = rig(2, 1);
     let job = rig.load(|| {
         loop {
             std::hint::spin_loop();
         }
     });
     let dispatched = rig.send(0, job);
-    let suspended = rig.stop(0, &dispatched);
+    let suspended = preempt(&mut rig, 0, &dispatched);
     drop(suspended);
     let end = rig.end();
     assert_eq!((end.returned, end.leaked), (1, 1));
@@ -700,7 +565,7 @@ fn a_context_that_stays_suspended_is_leaked_and_holds_up_nothing() {
 
 #[test]
 fn without_the_token_a_context_on_a_stack_is_not_stopped() {
-    let mut rig = Rig::of(ContextKind::Stack, 1, 1);
+    let mut rig = rig_of(ContextKind::Stack, 1, 1);
     let (reached, stop) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
@@ -712,10 +577,10 @@ fn without_the_token_a_context_on_a_stack_is_not_stopped() {
         4
     });
     let dispatched = rig.send(0, job);
-    wait_for(&reached);
+    reach(&reached);
     dispatched.request();
     for _ in 0..20 {
-        rig.signal.interrupt(&rig.workers[0].link).unwrap();
+        interrupt(&rig.workers[0].link);
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(rig.workers[0].sender.poll().is_none(), "it was stopped");

@@ -11,7 +11,8 @@ use std::time::Duration;
 use shinjuku_preempt::{
     Generation, Outcome, Pool, PoolConfig, PoolError, Unsupported, Worker, check_platform,
 };
-use shinjuku_tests_support::process::{must_pass, this_test};
+use shinjuku_tests_support::process::{as_child, is_child, must_pass};
+use shinjuku_tests_support::test_name;
 
 /// The original form of the kernel's `struct rseq`.
 #[repr(C, align(32))]
@@ -46,15 +47,10 @@ extern "C" fn pthread_setname_np(_: libc::pthread_t, _: *const c_char) -> c_int 
     0
 }
 
-fn is_child() -> bool {
-    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
-}
-
 /// Runs `test` in a process in which glibc registers sequences, or does not.
 fn child(test: &str, glibc_registers: bool) {
     let setting = format!("glibc.pthread.rseq={}", u8::from(glibc_registers));
-    let mut command = this_test(test);
-    let command = command.env("SHINJUKU_TEST_CHILD", "1");
+    let mut command = as_child(test);
     print!("{}", must_pass(command.env("GLIBC_TUNABLES", setting)));
 }
 
@@ -95,10 +91,7 @@ fn kernel_has_them() -> bool {
 #[test]
 fn a_pool_is_refused_where_another_library_registers_sequences() {
     if !is_child() {
-        return child(
-            "a_pool_is_refused_where_another_library_registers_sequences",
-            false,
-        );
+        return child(test_name!(), false);
     }
     check_platform().unwrap();
     if !kernel_has_them() {
@@ -128,7 +121,7 @@ fn a_pool_is_refused_where_another_library_registers_sequences() {
 #[test]
 fn a_library_that_cannot_register_does_no_harm() {
     if !is_child() {
-        return child("a_library_that_cannot_register_does_no_harm", true);
+        return child(test_name!(), true);
     }
     REGISTERS_THREADS.store(true, Ordering::Relaxed);
     let Pool { idle, handles } = pool().unwrap();
@@ -138,7 +131,7 @@ fn a_library_that_cannot_register_does_no_harm() {
 #[test]
 fn a_request_cannot_register_sequences_on_its_worker() {
     if !is_child() {
-        return child("a_request_cannot_register_sequences_on_its_worker", false);
+        return child(test_name!(), false);
     }
     if kernel_has_them() {
         assert_eq!(register_in_a_context(), libc::EINVAL);

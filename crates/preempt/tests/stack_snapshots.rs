@@ -8,10 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shinjuku_preempt::{
-    ContextId, ContextKind, Generation, Outcome, Pool, PoolConfig, StackSnapshot, StackSnapshots,
-    Worker,
-};
+use shinjuku_preempt::{ContextId, ContextKind, PoolConfig, StackSnapshot, StackSnapshots};
+use shinjuku_tests_support::contexts::OneThread;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MARK: u64 = 0x5a17_0cab_1e5e_ed0f;
@@ -28,16 +26,13 @@ fn snapshot_of(
     let ends = Arc::clone(&end);
     let worker = thread::spawn(move || {
         let config = PoolConfig::default().contexts(1).kind(kind);
-        let mut pool = Pool::new(config, move |()| job(&ends)).unwrap();
-        let mut worker = Worker::bind(0).unwrap();
-        send.send(worker.link()).unwrap();
-        let ready = pool.idle.pop().unwrap().load(());
-        let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
-            unreachable!("no thread preempts it")
-        };
-        let (context, result) = finished.take();
-        result.unwrap();
-        assert_eq!(pool.handles.hand_back(vec![context], PATIENCE).leaked, 0);
+        let mut thread = OneThread::new(config, move |()| {
+            job(&ends);
+            0
+        });
+        send.send(thread.worker.link()).unwrap();
+        assert_eq!(thread.run(()).ok(), Some(0));
+        assert_eq!(thread.hand_back().unwrap().leaked, 0);
     });
     let link = link.recv_timeout(PATIENCE).unwrap();
     let snapshots = StackSnapshots::install().unwrap();
@@ -136,12 +131,10 @@ impl Masks {
         let (send, link) = mpsc::channel();
         let (until, end) = (Arc::clone(&unmasks), Arc::clone(&ends));
         let worker = thread::spawn(move || {
-            let mut worker = Worker::bind(0).unwrap();
-            let link = worker.link();
             let config = PoolConfig::default().contexts(1);
-            let mut pool = Pool::new(config, move |()| {
+            let mut thread = OneThread::new(config, move |link| {
                 mask(libc::SIG_BLOCK);
-                send.send(link.clone()).unwrap();
+                send.send(link).unwrap();
                 while !until.load(Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -149,15 +142,10 @@ impl Masks {
                 while !end.load(Relaxed) {
                     std::hint::spin_loop();
                 }
-            })
-            .unwrap();
-            let ready = pool.idle.pop().unwrap().load(());
-            let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
-                unreachable!("no thread preempts it")
-            };
-            let (context, result) = finished.take();
-            result.unwrap();
-            assert_eq!(pool.handles.hand_back(vec![context], PATIENCE).leaked, 0);
+                0
+            });
+            assert_eq!(thread.run(thread.worker.link()).ok(), Some(0));
+            assert_eq!(thread.hand_back().unwrap().leaked, 0);
         });
         let link = link.recv_timeout(PATIENCE).unwrap();
         Self {

@@ -258,36 +258,32 @@ fn numbers_now(since: &Snapshot) -> Paragraph<'_> {
 }
 
 fn class_table(since: &Snapshot) -> Table<'_> {
-    let heads = [
-        "class",
-        "waiting",
-        "per s",
-        "p50",
-        "p99",
-        "p99.9",
-        "p99 queued",
-        "p99 slowed",
-        "cores",
-        "preempt/s",
-        "failed",
+    let columns = [
+        ("class", Constraint::Min(8)),
+        ("waiting", Constraint::Length(7)),
+        ("per s", Constraint::Length(6)),
+        ("p50", Constraint::Length(8)),
+        ("p99", Constraint::Length(8)),
+        ("p99.9", Constraint::Length(8)),
+        ("p99 queued", Constraint::Length(10)),
+        ("p99 slowed", Constraint::Length(10)),
+        ("cores", Constraint::Length(5)),
+        ("preempt/s", Constraint::Length(9)),
+        ("failed", Constraint::Length(6)),
     ];
     let rows = since.classes.iter().map(|class| class_row(since, class));
-    let widths = [
-        Constraint::Min(8),
-        Constraint::Length(7),
-        Constraint::Length(6),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Length(5),
-        Constraint::Length(9),
-        Constraint::Length(6),
-    ];
-    Table::new(rows, widths)
-        .header(Row::new(heads).bold())
-        .block(Block::bordered().title("classes"))
+    table("classes", columns, rows)
+}
+
+/// A table of columns with these heads and widths.
+fn table<'a, const COLUMNS: usize>(
+    title: &'a str,
+    columns: [(&'a str, Constraint); COLUMNS],
+    rows: impl Iterator<Item = Row<'a>>,
+) -> Table<'a> {
+    Table::new(rows, columns.map(|(_, width)| width))
+        .header(Row::new(columns.map(|(head, _)| head)).bold())
+        .block(Block::bordered().title(title))
 }
 
 fn class_row<'a>(since: &Snapshot, class: &'a Class) -> Row<'a> {
@@ -332,15 +328,13 @@ fn thread_table(since: &Snapshot) -> Table<'_> {
             Cell::from(waiting),
         ])
     });
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Length(30),
-        Constraint::Length(14),
-        Constraint::Length(14),
+    let columns = [
+        ("thread", Constraint::Min(12)),
+        ("runs", Constraint::Length(30)),
+        ("in one go for", Constraint::Length(14)),
+        ("waiting there", Constraint::Length(14)),
     ];
-    Table::new(rows, widths)
-        .header(Row::new(["thread", "runs", "in one go for", "waiting there"]).bold())
-        .block(Block::bordered().title("threads now"))
+    table("threads now", columns, rows)
 }
 
 /// What has not ended, however short a while ago it came.
@@ -358,15 +352,13 @@ fn oldest_requests(since: &Snapshot) -> Table<'_> {
             Cell::from(runs_for),
         ])
     });
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Length(10),
-        Constraint::Length(18),
-        Constraint::Length(14),
+    let columns = [
+        ("class", Constraint::Min(12)),
+        ("age", Constraint::Length(10)),
+        ("runs at", Constraint::Length(18)),
+        ("in one go for", Constraint::Length(14)),
     ];
-    Table::new(rows, widths)
-        .header(Row::new(["class", "age", "runs at", "in one go for"]).bold())
-        .block(Block::bordered().title("oldest requests now"))
+    table("oldest requests now", columns, rows)
 }
 
 fn preemptions(since: &Snapshot) -> Paragraph<'_> {

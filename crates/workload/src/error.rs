@@ -5,24 +5,20 @@ use std::path::PathBuf;
 /// A workload that cannot be built; the message says what is wrong, where, and what would be right.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum WorkloadError {
     /// A parameter outside its range.
     #[error("{what} is {value}: {expected}")]
     Parameter {
         /// Which parameter, with its unit.
         what: &'static str,
-        /// What it was.
         value: f64,
-        /// What it must be.
         expected: &'static str,
     },
 
     /// A mix, or a list of values, without an entry.
     #[error("{what} is empty: give at least one entry")]
-    Empty {
-        /// What is empty.
-        what: &'static str,
-    },
+    Empty { what: &'static str },
 
     /// More entries than the type holds, or than fit in memory.
     #[error("{what}: {count} is too many, at most {limit} are allowed")]
@@ -31,14 +27,12 @@ pub enum WorkloadError {
         what: &'static str,
         /// How many were asked for.
         count: f64,
-        /// How many are allowed.
         limit: usize,
     },
 
     /// A class of a mix is longer, in the mean, than the class after it.
     #[error("mix {mix}: class {class} is longer than the next; list classes from short to long")]
     ClassOrder {
-        /// The mix.
         mix: String,
         /// The class that is out of order.
         class: String,
@@ -54,42 +48,32 @@ pub enum WorkloadError {
     /// A file of values that cannot be opened.
     #[error("cannot open {path}: {cause}", path = path.display())]
     Open {
-        /// The file.
         path: PathBuf,
-        /// The kernel's answer.
         cause: std::io::Error,
     },
 
     /// A line of a file that cannot be read (an I/O error, or not UTF-8).
     #[error("{path}:{line}: cannot read: {cause}", path = path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The kernel's answer.
         cause: std::io::Error,
     },
 
     /// A line of a file that is not the number it must be.
     #[error("{path}:{line}: {text:?} is not {expected}", path = path.display())]
     Value {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What stands there.
         text: String,
-        /// What must stand there.
         expected: &'static str,
     },
 
     /// A file without a single value.
     #[error("{path}: no values; write one number a line", path = path.display())]
-    NoValues {
-        /// The file.
-        path: PathBuf,
-    },
+    NoValues { path: PathBuf },
 }
 
 /// `value`, if it is finite and above zero.

@@ -193,12 +193,6 @@ impl Mix {
         &self.classes
     }
 
-    /// Whether it has just a [short](Mix::SHORT) and a [long](Mix::LONG) class.
-    #[must_use]
-    pub fn is_bimodal(&self) -> bool {
-        self.classes.len() == 2
-    }
-
     /// The share of the requests that are of this class, between 0 and 1.
     ///
     /// # Panics

@@ -5,39 +5,31 @@ use std::io;
 /// Why a program or a socket could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum XdpError {
     /// A setting is out of its range.
     #[error("AF_XDP: {setting} is {value}, but must be {allowed}")]
     Setting {
-        /// Its name.
         setting: &'static str,
         /// What it was set to.
         value: u64,
-        /// What is allowed.
         allowed: &'static str,
     },
     /// The machine has no such interface, in this network namespace.
     #[error("AF_XDP: there is no network interface {interface} in this network namespace: {cause}")]
     NoInterface {
-        /// Its name.
         interface: String,
         /// What the operating system said.
         cause: io::Error,
     },
     /// The interface is not an Ethernet one.
     #[error("AF_XDP: {interface} is no Ethernet interface; choose another")]
-    NotEthernet {
-        /// Its name.
-        interface: String,
-    },
+    NotEthernet { interface: String },
     /// This user has no permission.
     #[error(
         "AF_XDP: cannot {action}: permission denied; it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root"
     )]
-    Permission {
-        /// What was attempted.
-        action: &'static str,
-    },
+    Permission { action: &'static str },
     /// Frames were not to be copied, but the interface's driver can only copy.
     #[error("AF_XDP: the interface's driver cannot do without copying frames: let it (copy mode)")]
     MustCopy,
@@ -46,14 +38,10 @@ pub enum XdpError {
         "AF_XDP: cannot {action}: busy; another XDP program or socket has the interface's queue. `ip link show` names \
          the program, `ip link set dev NAME xdp off` takes it away"
     )]
-    Busy {
-        /// What was attempted.
-        action: &'static str,
-    },
+    Busy { action: &'static str },
     /// The operating system refused for another reason.
     #[error("AF_XDP: cannot {action}: {cause}")]
     System {
-        /// What was attempted.
         action: &'static str,
         /// What the operating system said.
         cause: io::Error,

@@ -18,6 +18,7 @@ use server::{DISPATCHER, Server, replies};
 use shinjuku_tests_support::namespace::{Pair, must};
 use shinjuku_tests_support::process::{Process, built};
 use shinjuku_tests_support::wait_for;
+use shinjuku_tests_support::{assert_says, need};
 
 const INTERFACE: &str = "[dataplane]\ninterface = { address = '10.79.0.1/24', ports = [9000] }";
 /// The address of a veth when the kernel's stack is the client.
@@ -160,9 +161,7 @@ fn memif(directory: &Path, role: &str) -> String {
 #[test]
 fn over_a_veth_pair_by_packet_sockets_of_dpdk() {
     let name = "over_a_veth_pair_by_packet_sockets_of_dpdk";
-    let Some(namespaces) = veth(name, ["pa", "pb"]) else {
-        return;
-    };
+    let namespaces = need!(veth(name, ["pa", "pb"]));
     let server = server_in(
         &namespaces,
         "[dpdk]\ndevice = 'net_af_packet0,iface=va'\nmbufs = 2047",
@@ -176,12 +175,8 @@ fn over_a_veth_pair_by_packet_sockets_of_dpdk() {
 #[test]
 fn over_a_veth_pair_by_af_xdp() {
     let name = "over_a_veth_pair_by_af_xdp";
-    let Some(namespaces) = veth(name, ["xa", "xb"]) else {
-        return;
-    };
-    let Some(server) = af_xdp_server(name, &namespaces) else {
-        return;
-    };
+    let namespaces = need!(veth(name, ["xa", "xb"]));
+    let server = need!(af_xdp_server(name, &namespaces));
     let mut client = load_in(&namespaces);
     client.args(["--transport", "xdp", "--address", "10.79.0.2/24"]);
     let report = load::measure(client.args(["--interface", "vb", "--copying", "copy"]));
@@ -198,14 +193,10 @@ fn over_a_veth_pair_by_af_xdp() {
 #[test]
 fn a_client_of_the_kernels_reaches_a_server_over_af_xdp() {
     let name = "a_client_of_the_kernels_reaches_a_server_over_af_xdp";
-    let Some(namespaces) = veth(name, ["ka", "kb"]) else {
-        return;
-    };
+    let namespaces = need!(veth(name, ["ka", "kb"]));
     let second = &namespaces.0[1];
     second.bring_up("vb", KERNEL);
-    let Some(server) = af_xdp_server(name, &namespaces) else {
-        return;
-    };
+    let server = need!(af_xdp_server(name, &namespaces));
     must(second.run("ping -c 3 -W 10 -i 0.01 10.79.0.1"));
     let report = load::measure(&mut load_in(&namespaces));
     let requests = load::all_answered(&report);
@@ -235,10 +226,7 @@ fn af_xdp_server(test: &str, namespaces: &Pair) -> Option<Server> {
     }
     let server = Server::start(command(), &config("auto"));
     let head = server.head();
-    assert!(
-        head.contains("va by AF_XDP,") && head.contains("mode"),
-        "{head}"
-    );
+    assert_says(head, ["va by AF_XDP,", "mode"]);
     Some(server)
 }
 

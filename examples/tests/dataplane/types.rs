@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use shinjuku::net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_rack::{Config, Rack};
-use shinjuku_tests_support::PATIENCE;
 use shinjuku_tests_support::namespace::{Namespace, Pair, must, run};
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
 use crate::server::Server;
 use crate::{KERNEL, program, veth};
@@ -118,23 +118,17 @@ fn af_xdp_server(test: &str, namespaces: &Pair) -> Option<Server> {
 #[test]
 fn each_type_has_a_port_over_af_xdp() {
     let test = "each_type_has_a_port_over_af_xdp";
-    let Some(namespaces) = veth(test, ["ta", "tb"]) else {
-        return;
-    };
+    let namespaces = need!(veth(test, ["ta", "tb"]));
     let there = &namespaces.0[1];
     there.bring_up("vb", KERNEL);
-    let Some(server) = af_xdp_server(test, &namespaces) else {
-        return;
-    };
+    let server = need!(af_xdp_server(test, &namespaces));
     asks_each_type(&client_in(there, KERNEL), SERVER);
     ends_with_all_types(server);
 }
 
 #[test]
 fn each_type_has_a_port_over_dpdk() {
-    let Some(namespaces) = veth("each_type_has_a_port_over_dpdk", ["ua", "ub"]) else {
-        return;
-    };
+    let namespaces = need!(veth(test_name!(), ["ua", "ub"]));
     let there = &namespaces.0[1];
     there.bring_up("vb", KERNEL);
     let device = config("[dpdk]\ndevice = 'net_af_packet0,iface=va'\nmbufs = 2047");
@@ -150,9 +144,7 @@ fn a_server_over_af_xdp_is_one_of_the_racks() {
         println!("SKIPPED {test}: built without the XDP program: {missing}");
         return;
     }
-    let Some(namespaces) = veth(test, ["wa", "wb"]) else {
-        return;
-    };
+    let namespaces = need!(veth(test, ["wa", "wb"]));
     let switch = &namespaces.0[1];
     switch.bring_up("vb", KERNEL);
     let client = Namespace::new("wc").unwrap();
@@ -162,9 +154,7 @@ fn a_server_over_af_xdp_is_one_of_the_racks() {
     must(client.run("ethtool -K veth0 tx off"));
     switch.bring_up("clients", SWITCH);
     client.bring_up("veth0", CLIENT);
-    let Some(server) = af_xdp_server(test, &namespaces) else {
-        return;
-    };
+    let server = need!(af_xdp_server(test, &namespaces));
     let rack = switch.within(|| Rack::start(rack(), |warning| panic!("{warning}")).unwrap());
     asks_each_type(&client_in(&client, CLIENT), SWITCH);
     let status = rack.status().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use shinjuku::net::wire::{PartHeader, PartKind, RackSchedKind, RackSchedMessage};
 use shinjuku_examples::store::{checksum, value_of};
-use shinjuku_tests_support::process;
+use shinjuku_tests_support::{assert_says, need, process, test_name};
 
 use crate::process::{Server, ends_while_it_starts, executable, run_to_the_end};
 
@@ -62,14 +62,8 @@ fn synthetic_sends_requests_back_and_drops_what_is_none() {
     assert_eq!(ask(&client, &request), request);
     let end = server.end(Signal::TERM);
     // Datagrams of 17 bytes are too long for the buffers, and the other five are no requests.
-    assert!(
-        end.contains("malformed: 5") && end.contains("truncated: 1"),
-        "{end}"
-    );
-    assert!(
-        end.contains("sent: 5") && end.contains("everything finished"),
-        "{end}"
-    );
+    assert_says(&end, ["malformed: 5", "truncated: 1"]);
+    assert_says(&end, ["sent: 5", "everything finished"]);
     // The last reply is in the table, too.
     assert_eq!(
         (finished(&end, "brief"), finished(&end, "long")),
@@ -128,12 +122,14 @@ fn synthetic_speaks_rackscheds_format_and_receives_on_a_thread_of_its_own() {
         .collect();
     assert_eq!(left.last(), Some(&0));
     let end = server.end(Signal::TERM);
-    assert!(
-        end.contains("whole: 13, assembled: 1, joined: 2, held: 0")
-            && end.contains("not_a_request: 1")
-            && end.contains("duplicate: 1")
-            && end.contains("sent: 14"),
-        "{end}"
+    assert_says(
+        &end,
+        [
+            "whole: 13, assembled: 1, joined: 2, held: 0",
+            "not_a_request: 1",
+            "duplicate: 1",
+            "sent: 14",
+        ],
     );
     assert_eq!(
         (finished(&end, "brief"), finished(&end, "long")),
@@ -231,10 +227,7 @@ fn fanout_reports_every_type_of_query() {
     assert!(succeeded, "{said}");
     let kinds = said.lines().filter(|line| line.ends_with("yes"));
     assert_eq!(kinds.count(), 4, "{said}");
-    assert!(
-        said.contains("queries: 210") && said.contains("missing: 0"),
-        "{said}"
-    );
+    assert_says(&said, ["queries: 210", "missing: 0"]);
     for server in servers {
         server.end(Signal::TERM);
     }
@@ -254,9 +247,7 @@ fn synthetic_preempts_work_without_probes_by_signal() {
 #[test]
 fn synthetic_preempts_work_without_probes_in_guest_mode() {
     let name = "synthetic_preempts_work_without_probes_in_guest_mode";
-    let Some(server) = start_in_guest_mode(name) else {
-        return;
-    };
+    let server = need!(start_in_guest_mode(name));
     let end = short_and_long_requests_are_preempted(server);
     assert!(end.contains("in guest mode, interrupts "), "{end}");
 }
@@ -301,12 +292,9 @@ fn without_probes(mechanism: &str) -> [&str; 7] {
 /// between the two; contexts are suspended, and spares sleep.
 #[test]
 fn synthetic_in_guest_mode_ends_under_load_when_it_is_told_to() {
-    const NAME: &str = "synthetic_in_guest_mode_ends_under_load_when_it_is_told_to";
     // SIGTERM takes the same handler as SIGINT.
     for signal in [Signal::KILL, Signal::INT] {
-        let Some(server) = start_in_guest_mode(NAME) else {
-            return;
-        };
+        let server = need!(start_in_guest_mode(test_name!()));
         let client = server.client();
         for number in 0..3 {
             client.send(&work(60_000_000, number)).unwrap();
@@ -471,10 +459,7 @@ fn the_custom_policy_is_simulated_and_run() {
         micros.and_then(|micros| micros.parse().ok()).expect(&said)
     };
     assert!(p99("own: short p99") < p99("c-FCFS: short p99"), "{said}");
-    assert!(
-        said.contains("policy short first") && said.contains("answered 42"),
-        "{said}"
-    );
+    assert_says(&said, ["policy short first", "answered 42"]);
 }
 
 #[test]

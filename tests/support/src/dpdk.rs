@@ -18,9 +18,6 @@ pub const PORT: u16 = 9000;
 pub const PORTS: u16 = 64;
 
 /// Starts DPDK with `devices`, for a test that has no hardware. A process can start DPDK once.
-///
-/// # Panics
-/// If DPDK does not start.
 #[must_use]
 pub fn start_dpdk(devices: &[&str]) -> Eal {
     let config = EalConfig::without_hardware(256).argument("--log-level=error");
@@ -32,9 +29,6 @@ pub fn start_dpdk(devices: &[&str]) -> Eal {
 
 /// Starts DPDK with `device`, and opens it with short queues: a host of that address for each of
 /// its queues.
-///
-/// # Panics
-/// If DPDK does not start, or has no such device.
 #[must_use]
 pub fn open(device: &str, ip: Ipv4Addr, config: NicConfig) -> (Nic, Vec<Host<DpdkDevice>>) {
     let eal = start_dpdk(&[device]);
@@ -112,9 +106,6 @@ impl<D: Device> Host<D> {
     }
 
     /// Polls once. `on_datagram` sees each datagram in its frame; `true`: it goes back as it is.
-    ///
-    /// # Panics
-    /// If a reply does not fit its frame.
     pub fn turn(&mut self, mut on_datagram: impl FnMut(&Incoming, &mut [u8]) -> bool) {
         let now = self.now();
         let offload = self.device.offload();
@@ -154,9 +145,6 @@ impl<D: Device> Host<D> {
 
     /// Sends a datagram from `port`, once the address is resolved. `false`: not yet, or there is no
     /// buffer.
-    ///
-    /// # Panics
-    /// If `payload` does not fit a frame, or there is no buffer to ask for the address.
     pub fn send(&mut self, port: u16, to: SocketAddrV4, payload: &[u8]) -> bool {
         let now = self.now();
         let frame = match self.interface.resolve(*to.ip(), now) {
@@ -195,9 +183,6 @@ impl<D: Device> Host<D> {
 }
 
 /// Repeats `step`, without a pause, until it returns that it is done.
-///
-/// # Panics
-/// If that takes longer than [`PATIENCE`].
 pub fn until(what: &str, mut step: impl FnMut() -> bool) {
     let start = Instant::now();
     while !step() {

@@ -61,9 +61,6 @@ impl Namespace {
     }
 
     /// Gives `device` an address in a net of /24, and starts it.
-    ///
-    /// # Panics
-    /// If that fails.
     pub fn bring_up(&self, device: &str, address: Ipv4Addr) {
         must(self.ip(&format!("addr add {address}/24 dev {device}")));
         must(self.ip(&format!("link set {device} up")));
@@ -71,9 +68,6 @@ impl Namespace {
 
     /// Calls `work` on a thread in this namespace, and gives its result. The threads that `work`
     /// starts are in the namespace, too.
-    ///
-    /// # Panics
-    /// If the thread cannot come here, or `work` panics.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let here = File::open(format!("/run/netns/{self}")).expect("the namespace is there");
         std::thread::scope(|scope| {
@@ -122,9 +116,6 @@ pub fn run(line: &str) -> Result<(), String> {
 }
 
 /// The result of a command that must not fail.
-///
-/// # Panics
-/// If it failed, with its output.
 pub fn must<T>(result: Result<T, String>) -> T {
     result.unwrap_or_else(|reason| panic!("{reason}"))
 }
@@ -167,9 +158,6 @@ impl Pair {
     }
 
     /// Makes a veth pair: `va` in the first namespace, `vb` in the second.
-    ///
-    /// # Panics
-    /// If that fails.
     pub fn join(&self) {
         let [first, second] = &self.0;
         must(run(&format!(
@@ -183,9 +171,6 @@ impl Pair {
 
 impl Part {
     /// Starts a part of the test in `namespace`.
-    ///
-    /// # Panics
-    /// If that fails.
     #[must_use]
     pub fn start_in(namespace: &Namespace, part: &str) -> Self {
         let this = this_test("part");

@@ -22,9 +22,6 @@ pub fn is_there(program: &str) -> bool {
 
 /// The program at `path` below the directory of this build's programs. Cargo names the place only
 /// indirectly, and builds the program only if it is told to.
-///
-/// # Panics
-/// If there is no such program, with `remedy`.
 #[must_use]
 pub fn built(path: &str, remedy: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this process has a program");
@@ -53,15 +50,29 @@ pub fn this_test(test: &str) -> Command {
     command
 }
 
+/// Set in the process that [`as_child`] starts.
+pub const CHILD: &str = "SHINJUKU_TEST_CHILD";
+
+/// This test program once more, for the part of its test `test` that goes by [`is_child`].
+#[must_use]
+pub fn as_child(test: &str) -> Command {
+    let mut command = this_test(test);
+    command.env(CHILD, "1");
+    command
+}
+
+/// Whether [`as_child`] has started this process.
+#[must_use]
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
 /// A process that does not outlive this value.
 #[derive(Debug)]
 pub struct Process(pub Child);
 
 impl Process {
     /// Starts `command`.
-    ///
-    /// # Panics
-    /// If that fails.
     #[must_use]
     pub fn start(command: &mut Command) -> Self {
         let child = command.spawn();
@@ -69,9 +80,6 @@ impl Process {
     }
 
     /// Sends the process `signal`.
-    ///
-    /// # Panics
-    /// If the kernel refuses that.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).expect("a child can be sent signals");
     }
@@ -104,9 +112,6 @@ impl Drop for Process {
 }
 
 /// Runs `command` to its end. Returns how it ended, and all that it said.
-///
-/// # Panics
-/// If the command cannot be started, or does not end in time.
 pub fn run_to_the_end(command: &mut Command) -> (ExitStatus, String) {
     let mut output = tempfile::tempfile().expect("there is a temporary directory");
     let copy = || Stdio::from(output.try_clone().expect("descriptors are left"));
@@ -122,9 +127,6 @@ pub fn run_to_the_end(command: &mut Command) -> (ExitStatus, String) {
 }
 
 /// Runs `command`, which is of [`this_test`], to its end. Returns all that the process said.
-///
-/// # Panics
-/// If the process did not pass exactly one test, or as [`run_to_the_end`].
 pub fn must_pass(command: &mut Command) -> String {
     let (status, said) = run_to_the_end(command);
     // A name that fits no test would succeed as well.
@@ -151,9 +153,6 @@ impl Server {
     ///
     /// # Errors
     /// What it said, if it ended instead.
-    ///
-    /// # Panics
-    /// If `command` cannot be started.
     pub fn start(command: &mut Command, ready: &str) -> Result<Self, String> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = Process::start(command);
@@ -182,9 +181,6 @@ impl Server {
     }
 
     /// The next line that the server says; empty at the end.
-    ///
-    /// # Panics
-    /// If that is no text.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it says text");
@@ -192,9 +188,6 @@ impl Server {
     }
 
     /// The address behind `listening on` in the head.
-    ///
-    /// # Panics
-    /// If there is none.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         let mut addresses =
@@ -204,18 +197,12 @@ impl Server {
     }
 
     /// Asks the server to end by `signal`. Returns what it has said since it was ready.
-    ///
-    /// # Panics
-    /// If the server does not end well, or not in time.
     pub fn end(self, signal: Signal) -> String {
         self.process.signal(signal);
         self.ended()
     }
 
     /// Waits until the server has ended. Returns what it has said since it was ready.
-    ///
-    /// # Panics
-    /// If the server does not end well, or not in time.
     pub fn ended(self) -> String {
         let (status, said) = self.exit();
         assert!(status.success(), "it ends well: {status}: {said}");
@@ -223,9 +210,6 @@ impl Server {
     }
 
     /// Sends the server `signal`. Returns how it ended, and what it has said since it was ready.
-    ///
-    /// # Panics
-    /// If the server does not end in time.
     pub fn end_by(self, signal: Signal) -> (ExitStatus, String) {
         self.process.signal(signal);
         self.exit()
@@ -283,9 +267,6 @@ pub struct Part {
 
 impl Part {
     /// Starts `program`, which leads to [`this_test`]`("part")`, as the part.
-    ///
-    /// # Panics
-    /// If that fails.
     #[must_use]
     pub fn start(mut program: Command, part: &str) -> Self {
         let program = program.env(PART, part);
@@ -297,18 +278,12 @@ impl Part {
     }
 
     /// Tells the part `order`.
-    ///
-    /// # Panics
-    /// If the part is gone.
     pub fn say(&mut self, order: &str) {
         let orders = self.process.0.stdin.as_mut().expect("it is a pipe");
         writeln!(orders, "{order}").expect("the part reads orders");
     }
 
     /// The next line that begins with `start`; those before it are passed over.
-    ///
-    /// # Panics
-    /// If the part ends before.
     pub fn hears(&mut self, start: &str) -> String {
         let mut seen = String::new();
         for line in self.lines.by_ref().map_while(Result::ok) {

@@ -19,9 +19,6 @@ pub struct Usage {
 
 impl Usage {
     /// What this process uses now.
-    ///
-    /// # Panics
-    /// If `/proc` is not mounted.
     #[must_use]
     pub fn now() -> Self {
         let own = Self::of(std::process::id());
@@ -33,9 +30,6 @@ impl Usage {
     }
 
     /// What the process of number `id` uses now.
-    ///
-    /// # Panics
-    /// If there is no such process, or `/proc` is not mounted.
     #[must_use]
     pub fn of(id: u32) -> Self {
         let path = |name| format!("/proc/{id}/{name}");

@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` holds.
-///
-/// # Panics
-/// If that takes longer than [`PATIENCE`].
 pub fn wait_for(what: &str, condition: impl FnMut() -> bool) {
     assert!(comes_true(condition), "waited in vain for {what}");
 }

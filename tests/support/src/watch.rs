@@ -43,9 +43,6 @@ impl WatchedThreads {
 }
 
 /// The calls of each thread between two [`counts`](WatchedThreads::counts).
-///
-/// # Panics
-/// If the number of threads has changed in between.
 #[must_use]
 pub fn grown(before: &[(String, u64)], after: Vec<(String, u64)>) -> Vec<(String, u64)> {
     assert_eq!(before.len(), after.len(), "all threads are known by then");

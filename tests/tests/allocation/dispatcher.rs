@@ -405,18 +405,24 @@ impl Client for InProcess {
     }
 }
 
+/// No thread allocates in a runtime that is configured so.
+fn assert_none_in_process(config: Config, enough: Enough, threads: &[&str], how: &str) {
+    let watch = Arc::default();
+    let mut client = InProcess::start(config, &watch, false);
+    let grown = steady_state(&mut client, &watch, enough);
+    assert_none(&grown, threads, how);
+    let report = client.shutdown();
+    assert!(report.is_clean(), "{how}: {report}");
+    assert_eq!(report.policy_error, None, "{how}");
+}
+
 /// With such contexts the worker's loop runs on the contexts' own threads.
 #[test]
 fn on_kernel_threads_no_thread_allocates() {
     let _turn = turn();
     for &kind in registry::ALL.iter().filter(|kind| kind.preempts) {
-        let watch = Arc::default();
         let config = configuration(kind).context_kind(ContextKind::KernelThread);
-        let mut client = InProcess::start(config, &watch, false);
-        let grown = steady_state(&mut client, &watch, Enough::under(kind));
-        assert_none(&grown, &THREADS, &format!("{kind}"));
-        let report = client.shutdown();
-        assert!(report.is_clean(), "{kind}: {report}");
+        assert_none_in_process(config, Enough::under(kind), &THREADS, kind.name);
     }
 }
 
@@ -424,39 +430,24 @@ fn on_kernel_threads_no_thread_allocates() {
 fn in_process_no_thread_allocates_under_any_policy() {
     let _turn = turn();
     for &kind in registry::ALL {
-        let watch = Arc::default();
-        let mut client = InProcess::start(configuration(kind), &watch, false);
-        let grown = steady_state(&mut client, &watch, Enough::under(kind));
-        assert_none(&grown, &THREADS, &format!("{kind}"));
-        let report = client.shutdown();
-        assert!(report.is_clean(), "{kind}: {report}");
-        assert_eq!(report.policy_error, None, "{kind}");
+        let config = configuration(kind);
+        assert_none_in_process(config, Enough::under(kind), &THREADS, kind.name);
     }
 }
 
 #[test]
 fn in_process_no_thread_allocates_with_requests_staged_and_recalled() {
     let _turn = turn();
-    let watch = Arc::default();
     let config = configuration("c-pre-sq").depth(4);
-    let mut client = InProcess::start(config, &watch, false);
-    let grown = steady_state(&mut client, &watch, Enough::MANY_SUSPENDED);
-    assert_none(&grown, &THREADS, "depth 4");
-    assert!(client.shutdown().is_clean());
+    assert_none_in_process(config, Enough::MANY_SUSPENDED, &THREADS, "depth 4");
 }
 
 #[test]
 fn in_process_no_thread_allocates_inline() {
     let _turn = turn();
     for kind in ["c-pre-sq", "c-pre-mq"] {
-        let watch = Arc::default();
         let config = configuration(kind).layout(LayoutKind::Inline).workers(None);
-        let mut client = InProcess::start(config, &watch, false);
-        let grown = steady_state(&mut client, &watch, Enough::MANY_SUSPENDED);
-        assert_none(&grown, &["shinjuku-inline"], &format!("{kind}, inline"));
-        let report = client.shutdown();
-        assert!(report.is_clean(), "{kind}: {report}");
-        assert_eq!(report.policy_error, None, "{kind}");
+        assert_none_in_process(config, Enough::MANY_SUSPENDED, &["shinjuku-inline"], kind);
     }
 }
 
@@ -464,18 +455,12 @@ fn in_process_no_thread_allocates_inline() {
 fn in_process_no_thread_allocates_in_symmetric_loops() {
     let _turn = turn();
     for kind in ["c-pre-sq", "c-pre-mq"] {
-        let watch = Arc::default();
         let mut config = configuration(kind).layout(LayoutKind::Symmetric);
         // A deadline passes while Linux runs other threads in the place of a loop. With a short one
         // a busy machine preempts a request before it gets anywhere.
         config.policy.quantum_us *= 5.0;
-        let mut client = InProcess::start(config, &watch, false);
-        let grown = steady_state(&mut client, &watch, Enough::MANY_SUSPENDED);
         let loops = ["shinjuku-loop-0", "shinjuku-loop-1", BETWEEN];
-        assert_none(&grown, &loops, &format!("{kind}, symmetric"));
-        let report = client.shutdown();
-        assert!(report.is_clean(), "{kind}: {report}");
-        assert_eq!(report.policy_error, None, "{kind}");
+        assert_none_in_process(config, Enough::MANY_SUSPENDED, &loops, kind);
     }
 }
 

@@ -11,7 +11,7 @@ use shinjuku::policy::ClassId;
 use shinjuku::{Handle, LayoutKind, MechanismKind, Runtime, handler_fn, preempt_point};
 use shinjuku_preempt::Realtime;
 use shinjuku_tests_support::runtime::config;
-use shinjuku_tests_support::{PATIENCE, turn, wait_for};
+use shinjuku_tests_support::{PATIENCE, need, test_name, turn, wait_for};
 
 /// The kernel's report on a thread of this process: `state`, and how often the thread has given up
 /// its core.
@@ -180,11 +180,8 @@ fn works_until(go: &Arc<AtomicBool>) -> Job {
 #[test]
 fn suspended_requests_are_not_sent_where_a_handler_computes() {
     let _turn = turn();
-    const NAME: &str = "suspended_requests_are_not_sent_where_a_handler_computes";
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((runtime, _)) = on_two_cores(NAME) else {
-        return;
-    };
+    let (runtime, _) = need!(on_two_cores(test_name!()));
     let handle = runtime.handle();
     let (go, done) = (
         Arc::new(AtomicBool::new(false)),
@@ -238,15 +235,14 @@ fn occupy(
 #[test]
 fn what_a_spare_does_not_begin_goes_elsewhere() {
     let _turn = turn();
-    a_spare_does_not_get_its_core("what_a_spare_does_not_begin_goes_elsewhere", 4);
+    a_spare_does_not_get_its_core(test_name!(), 4);
 }
 
 /// The worker runs one of the two and the spare gets the other, so none waits.
 #[test]
 fn what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits() {
     let _turn = turn();
-    const NAME: &str = "what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits";
-    a_spare_does_not_get_its_core(NAME, 2);
+    a_spare_does_not_get_its_core(test_name!(), 2);
 }
 
 /// A worker is blocked, and its core belongs to a thread of higher priority, so a spare does not
@@ -254,9 +250,7 @@ fn what_a_spare_does_not_begin_goes_elsewhere_though_nothing_waits() {
 /// `others` requests for the two.
 fn a_spare_does_not_get_its_core(test: &str, others: usize) {
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((runtime, cores)) = on_two_cores(test) else {
-        return;
-    };
+    let (runtime, cores) = need!(on_two_cores(test));
     let handle = runtime.handle();
     let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
     let (let_go, blocked) = std::sync::mpsc::channel::<()>();
@@ -310,11 +304,8 @@ fn follows_itself(handle: Handle<Job, u64>, over: Arc<AtomicBool>) -> Job {
 #[test]
 fn inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load() {
     let _turn = turn();
-    const NAME: &str = "inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load";
     let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(cores) = two_cores(NAME) else {
-        return;
-    };
+    let cores = need!(two_cores(test_name!()));
     let mut config = config(1, MechanismKind::Probe)
         .layout(LayoutKind::Inline)
         .workers(None)

@@ -4,29 +4,10 @@
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 
-use shinjuku::net::udp::{Datagram, DatagramReply, Udp, UdpConfig};
-use shinjuku::{MechanismKind, RequestContext, RequestHandler, Runtime, Server};
+use shinjuku::net::udp::{Datagram, Udp, UdpConfig};
+use shinjuku::{MechanismKind, Runtime, Server, handler_fn};
 use shinjuku_tests_support::runtime::config;
 use shinjuku_tests_support::{PATIENCE, wait_for};
-
-/// Answers with its number.
-struct Numbered(u8);
-
-impl RequestHandler for Numbered {
-    type Request = Datagram;
-    type Reply = Option<DatagramReply>;
-    type PerCore = ();
-
-    fn init_per_core(&self, _: usize) {}
-
-    fn handle_request(
-        &self,
-        request: Datagram,
-        _: &RequestContext<'_, ()>,
-    ) -> Option<DatagramReply> {
-        request.reply(&[self.0]).ok()
-    }
-}
 
 const CLIENTS: usize = 64;
 
@@ -36,10 +17,11 @@ fn servers() -> ([Server<Udp>; 2], SocketAddr) {
     let first = Udp::bind(anywhere).unwrap();
     let address = first.local_addr();
     let second = Udp::bind(UdpConfig::new(address).reuse_port(true)).unwrap();
-    let mut number = 0;
+    let mut number = 0_u8;
     let servers = [first, second].map(|transport| {
         number += 1;
-        Runtime::builder(Numbered(number))
+        let answer = move |request: Datagram| request.reply(&[number]).ok();
+        Runtime::builder(handler_fn(answer))
             .config(config(1, MechanismKind::Probe))
             .serve(transport)
             .unwrap()

@@ -16,7 +16,7 @@ use shinjuku::{
     MechanismKind, Networker, NetworkerConfig, Runtime, Server, handler_fn, preempt_point,
 };
 use shinjuku_tests_support::runtime::{config, token};
-use shinjuku_tests_support::{PATIENCE, wait_for};
+use shinjuku_tests_support::{PATIENCE, assert_says, wait_for};
 
 /// A configuration for cores that are shared with other tests.
 fn shared(ring: usize) -> NetworkerConfig {
@@ -528,8 +528,5 @@ fn a_core_and_a_ring_that_cannot_be_are_named() {
     let error = Networker::new(Toy(Arc::clone(&seen)), no_core).unwrap_err();
     assert!(error.to_string().contains("core 1023"), "{error}");
     let error = Networker::new(Toy(seen), shared(63)).unwrap_err();
-    assert!(
-        error.to_string().contains("`networker.ring` is 63"),
-        "{error}"
-    );
+    assert_says(&error, ["`networker.ring` is 63"]);
 }

@@ -21,14 +21,14 @@ pub fn examine<R: CpuIdReader>(root: &Root, cpuid: R) -> Vec<Finding> {
 }
 
 fn model<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
-    match cpu.get_processor_brand_string() {
-        Some(brand) => Finding::found("model", brand.as_str().trim()),
-        None => Finding::missing(
-            "model",
-            "the CPU does not tell its name",
-            "no harm; a hypervisor hides it",
-        ),
-    }
+    let brand = cpu.get_processor_brand_string();
+    Finding::of(
+        "model",
+        brand
+            .map(|brand| brand.as_str().trim().to_owned())
+            .ok_or("the CPU does not tell its name"),
+        "no harm; a hypervisor hides it",
+    )
 }
 
 fn hypervisor<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
@@ -53,44 +53,37 @@ fn hypervisor<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
 /// The flag in CPUID tells what the CPU can do; only the kernel's auxiliary vector tells that
 /// programs may use it.
 fn fsgsbase(root: &Root) -> Finding {
-    const WHAT: &str = "FSGSBASE";
     let vector = std::fs::read(root.path("/proc/self/auxv")).unwrap_or_default();
-    if shinjuku_bench::machine::fsgsbase_enabled(&vector) {
-        Finding::found(WHAT, "programs may write the FS base")
-    } else {
-        Finding::missing(
-            WHAT,
-            "programs may not write the FS base: contexts cannot run",
-            "needs Linux 5.9 or later, a CPU from Ivy Bridge or Zen 2 on, and no `nofsgsbase` on the kernel's command line",
-        )
-    }
+    let looked = match shinjuku_bench::machine::fsgsbase_enabled(&vector) {
+        true => Ok("programs may write the FS base"),
+        false => Err("programs may not write the FS base: contexts cannot run"),
+    };
+    Finding::of(
+        "FSGSBASE",
+        looked,
+        "needs Linux 5.9 or later, a CPU from Ivy Bridge or Zen 2 on, and no `nofsgsbase` on the kernel's command line",
+    )
 }
 
 fn tsc<R: CpuIdReader>(root: &Root, cpu: &CpuId<R>) -> Finding {
-    const WHAT: &str = "invariant TSC";
     let promised = cpu
         .get_advanced_power_mgmt_info()
         .is_some_and(|info| info.has_invariant_tsc());
     let source = root
         .line("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         .unwrap_or_else(|| "unknown".to_owned());
-    if promised {
-        Finding::found(
-            WHAT,
-            format!("promised by the CPU; the kernel's clock is {source}"),
-        )
-    } else if matches!(source.as_str(), "tsc" | "kvm-clock") {
-        Finding::found(
-            WHAT,
-            format!("not promised, but the kernel's clock is {source}"),
-        )
-    } else {
-        Finding::missing(
-            WHAT,
-            format!("not promised, and the kernel's clock is {source}"),
-            "the runtime's clock is the TSC: in a virtual machine pass the host's CPU model on (constant_tsc, nonstop_tsc)",
-        )
-    }
+    let looked = match (promised, source.as_str()) {
+        (true, _) => Ok(format!(
+            "promised by the CPU; the kernel's clock is {source}"
+        )),
+        (_, "tsc" | "kvm-clock") => Ok(format!("not promised, but the kernel's clock is {source}")),
+        _ => Err(format!("not promised, and the kernel's clock is {source}")),
+    };
+    Finding::of(
+        "invariant TSC",
+        looked,
+        "the runtime's clock is the TSC: in a virtual machine pass the host's CPU model on (constant_tsc, nonstop_tsc)",
+    )
 }
 
 fn vectors<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
@@ -104,35 +97,31 @@ fn vectors<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
     .into_iter()
     .filter_map(|(name, present)| present.then_some(name))
     .collect();
-    if names.is_empty() {
-        Finding::missing(
-            "vector registers",
-            "neither AVX2 nor AVX-512",
-            "nothing needs them; contexts are saved with what there is",
-        )
-    } else {
-        Finding::found("vector registers", names.join(", "))
-    }
+    let looked = match names.is_empty() {
+        true => Err("neither AVX2 nor AVX-512"),
+        false => Ok(names.join(", ")),
+    };
+    Finding::of(
+        "vector registers",
+        looked,
+        "nothing needs them; contexts are saved with what there is",
+    )
 }
 
 fn saving<R: CpuIdReader>(cpu: &CpuId<R>) -> Finding {
-    const WHAT: &str = "XSAVE";
     let usable = cpu
         .get_feature_info()
         .is_some_and(|info| info.has_xsave() && info.has_oxsave());
     let size = cpu
         .get_extended_state_info()
         .map(|info| info.xsave_area_size_enabled_features());
-    match size {
-        Some(size) if usable => {
-            Finding::found(WHAT, format!("{size} bytes for all registers in use"))
-        }
-        _ => Finding::missing(
-            WHAT,
-            "the kernel has not switched it on",
-            "preemption by signal works without; posted interrupts do not",
-        ),
-    }
+    let size = size.filter(|_| usable);
+    Finding::of(
+        "XSAVE",
+        size.map(|size| format!("{size} bytes for all registers in use"))
+            .ok_or("the kernel has not switched it on"),
+        "preemption by signal works without; posted interrupts do not",
+    )
 }
 
 /// CPUID leaf 7, EDX bit 5.

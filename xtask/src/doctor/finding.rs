@@ -36,6 +36,18 @@ impl Finding {
         }
     }
 
+    /// What is there; or why it is not, with what to do about that.
+    pub fn of(
+        what: &'static str,
+        looked: Result<impl Into<String>, impl Into<String>>,
+        advice: &'static str,
+    ) -> Self {
+        match looked {
+            Ok(detail) => Self::found(what, detail),
+            Err(why) => Self::missing(what, why, advice),
+        }
+    }
+
     /// Adds advice to what was found.
     #[must_use]
     pub fn but(mut self, advice: &'static str) -> Self {

@@ -26,43 +26,35 @@ pub fn examine(root: &Root) -> Vec<Finding> {
 }
 
 fn kernel(root: &Root) -> Finding {
-    const WHAT: &str = "kernel";
-    const ADVICE: &str = "FSGSBASE takes Linux 5.9 or later";
-    let Some(release) = root.line("/proc/sys/kernel/osrelease") else {
-        return Finding::missing(WHAT, "no /proc/sys/kernel/osrelease", ADVICE);
-    };
-    let mut numbers = release
-        .split(|character: char| !character.is_ascii_digit())
-        .map(|number| number.parse().unwrap_or(0_u32));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version >= (5, 9) {
-        Finding::found(WHAT, format!("Linux {release}"))
-    } else {
-        Finding::missing(WHAT, format!("Linux {release} is too old"), ADVICE)
-    }
+    let release = root.line("/proc/sys/kernel/osrelease");
+    let looked = release.ok_or("no /proc/sys/kernel/osrelease".to_owned());
+    let looked = looked.and_then(|release| {
+        let mut numbers = release
+            .split(|character: char| !character.is_ascii_digit())
+            .map(|number| number.parse().unwrap_or(0_u32));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        match version >= (5, 9) {
+            true => Ok(format!("Linux {release}")),
+            false => Err(format!("Linux {release} is too old")),
+        }
+    });
+    Finding::of("kernel", looked, "FSGSBASE takes Linux 5.9 or later")
 }
 
 fn isolated(root: &Root) -> Finding {
-    const WHAT: &str = "isolated cores";
-    match root.line("/sys/devices/system/cpu/isolated") {
-        Some(list) => Finding::found(WHAT, list),
-        None => Finding::missing(
-            WHAT,
-            "none",
-            "isolcpus=LIST nohz_full=LIST rcu_nocbs=LIST on the kernel's command line keeps other work off the measured cores",
-        ),
-    }
+    Finding::of(
+        "isolated cores",
+        root.line("/sys/devices/system/cpu/isolated").ok_or("none"),
+        "isolcpus=LIST nohz_full=LIST rcu_nocbs=LIST on the kernel's command line keeps other work off the measured cores",
+    )
 }
 
 fn fifo(refused: Option<String>) -> Finding {
-    match refused {
-        None => Finding::found("SCHED_FIFO", "permitted (tried)"),
-        Some(error) => Finding::missing(
-            "SCHED_FIFO",
-            error,
-            "without it measurements are noisy, and a busy machine delays the dispatcher",
-        ),
-    }
+    Finding::of(
+        "SCHED_FIFO",
+        refused.map_or(Ok("permitted (tried)"), Err),
+        "without it measurements are noisy, and a busy machine delays the dispatcher",
+    )
 }
 
 fn rtprio(limit: u64) -> Finding {
@@ -125,7 +117,6 @@ fn governor(root: &Root) -> Finding {
 }
 
 fn hugepages(root: &Root) -> Finding {
-    const WHAT: &str = "hugepages";
     let reserved: Vec<_> = root
         .names("/sys/kernel/mm/hugepages")
         .iter()
@@ -135,59 +126,61 @@ fn hugepages(root: &Root) -> Finding {
                 .then(|| format!("{number} of {}", size.trim_start_matches("hugepages-")))
         })
         .collect();
-    if reserved.is_empty() {
-        Finding::missing(
-            WHAT,
-            "none reserved",
-            "DPDK wants some: sysctl vm.nr_hugepages=512",
-        )
-    } else {
-        Finding::found(WHAT, reserved.join(", "))
-    }
+    let looked = match reserved.is_empty() {
+        true => Err("none reserved"),
+        false => Ok(reserved.join(", ")),
+    };
+    Finding::of(
+        "hugepages",
+        looked,
+        "DPDK wants some: sysctl vm.nr_hugepages=512",
+    )
 }
 
 fn files(limit: u64) -> Finding {
-    const WHAT: &str = "open files (ulimit -n)";
     /// Enough for ten thousand connections.
     const ENOUGH: u64 = 16_384;
-    let text = if limit == u64::MAX {
-        "no limit".to_owned()
-    } else {
-        limit.to_string()
+    let looked = match limit {
+        u64::MAX => Ok("no limit".to_owned()),
+        ENOUGH.. => Ok(limit.to_string()),
+        _ => Err(limit.to_string()),
     };
-    if limit >= ENOUGH {
-        Finding::found(WHAT, text)
-    } else {
-        Finding::missing(
-            WHAT,
-            text,
-            "each TCP connection takes one: ulimit -n 65536, or LimitNOFILE=65536 in the service's unit",
-        )
-    }
+    Finding::of(
+        "open files (ulimit -n)",
+        looked,
+        "each TCP connection takes one: ulimit -n 65536, or LimitNOFILE=65536 in the service's unit",
+    )
 }
 
 fn net_admin(root: &Root) -> Finding {
-    const WHAT: &str = "CAP_NET_ADMIN";
     const BIT: u64 = 1 << 12;
     let effective = root
         .field("/proc/self/status", "CapEff")
         .and_then(|field| u64::from_str_radix(&field, 16).ok())
         .unwrap_or(0);
-    if effective & BIT != 0 {
-        Finding::found(WHAT, "yes")
-    } else {
-        Finding::missing(
-            WHAT,
-            "no",
-            "tests of the DPDK transport over a TAP device need it: run them as root",
-        )
-    }
+    Finding::of(
+        "CAP_NET_ADMIN",
+        (effective & BIT != 0).then_some("yes").ok_or("no"),
+        "tests of the DPDK transport over a TAP device need it: run them as root",
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::root::made_up;
     use super::*;
+
+    /// What is read from files.
+    fn read(root: &Root) -> [Finding; 6] {
+        [
+            kernel(root),
+            isolated(root),
+            throttling(root),
+            governor(root),
+            hugepages(root),
+            net_admin(root),
+        ]
+    }
 
     #[test]
     fn a_still_machine() {
@@ -213,17 +206,8 @@ mod tests {
             ),
             ("/proc/self/status", "Name:\tx\nCapEff:\t0000000000001000\n"),
         ]);
-        for finding in [
-            kernel(&root),
-            isolated(&root),
-            throttling(&root),
-            governor(&root),
-            hugepages(&root),
-            net_admin(&root),
-            fifo(None),
-            rtprio(99),
-            files(65_536),
-        ] {
+        let others = [fifo(None), rtprio(99), files(65_536)];
+        for finding in read(&root).into_iter().chain(others) {
             assert!(finding.found, "{finding}");
         }
         assert_eq!(hugepages(&root).detail, "512 of 2048kB");
@@ -249,17 +233,8 @@ mod tests {
             ),
             ("/proc/self/status", "CapEff:\tfffffffffffff0ff0fff\n"),
         ]);
-        for finding in [
-            kernel(&root),
-            isolated(&root),
-            throttling(&root),
-            governor(&root),
-            hugepages(&root),
-            net_admin(&root),
-            fifo(Some("refused".to_owned())),
-            rtprio(0),
-            files(1024),
-        ] {
+        let others = [fifo(Some("refused".to_owned())), rtprio(0), files(1024)];
+        for finding in read(&root).into_iter().chain(others) {
             assert!(!finding.found && finding.advice.is_some(), "{finding}");
         }
         assert_eq!(governor(&root).detail, "performance, powersave");
@@ -268,14 +243,7 @@ mod tests {
     #[test]
     fn a_machine_that_tells_nothing() {
         let (_directory, root) = made_up(&[]);
-        for finding in [
-            kernel(&root),
-            isolated(&root),
-            throttling(&root),
-            governor(&root),
-            hugepages(&root),
-            net_admin(&root),
-        ] {
+        for finding in read(&root) {
             assert!(!finding.found, "{finding}");
         }
     }

@@ -11,10 +11,10 @@ use shinjuku_sim::{Measure, Overheads, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::shinjuku::{POSTED, SLOWDOWN, multi_queue_at_the_head, single_queue};
-use super::source::{Caption, Claim, SHINJUKU};
-use super::sweep::{SEED, against_load, at, highest_load, latency_figure, simulate};
+use super::source::{Claim, SHINJUKU};
+use super::sweep::{SEED, against_load, at, each, highest_load, lines, simulate};
 use super::{Drawing, Effort, Entry, layouts};
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Point, Series, XAxis, YAxis};
 
 /// Hyperthreads of each system (section 4.1).
 const THREADS: usize = 16;
@@ -41,104 +41,96 @@ pub(super) const FIGURES: &[Entry] = &[
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-5a",
+        title: "Sixteen hyperthreads, 1 µs each",
         seconds: 12,
-        caption: Caption {
-            claims: &[CLOSE_TO_IX],
-            ours: SIXTEEN_OURS,
-        },
-        draw: fixed,
+        claims: &[CLOSE_TO_IX],
+        ours: SIXTEEN_OURS,
+        draw: |effort| single("fixed", at_the_head(), effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-5b",
+        title: "Sixteen hyperthreads, exponential, mean 1 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[CLOSE_TO_IX],
-            ours: SIXTEEN_OURS,
-        },
-        draw: exponential,
+        claims: &[CLOSE_TO_IX],
+        ours: SIXTEEN_OURS,
+        draw: |effort| single("exp", at_the_head(), effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-5c",
+        title: "Sixteen hyperthreads, 99.5 % of 0.5 µs and 0.5 % of 500 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[Claim {
-                place: "section 4.2",
-                says: "where 99.5 % take 0.5 µs and 0.5 % take 500 µs SQ, with the tail for preempted requests, has up to \
-                       50 % lower tail latency at low load, and 5 times the throughput at 300 µs (figure 5c, measured \
-                       there).",
-                test: "shinjuku_5c_sq_has_the_lower_tail",
-            }],
-            ours: SIXTEEN_OURS,
-        },
-        draw: bimodal,
+        claims: &[Claim {
+            place: "section 4.2",
+            says: "where 99.5 % take 0.5 µs and 0.5 % take 500 µs SQ, with the tail for preempted requests, has up to \
+                   50 % lower tail latency at low load, and 5 times the throughput at 300 µs (figure 5c, measured \
+                   there).",
+            test: "shinjuku_5c_sq_has_the_lower_tail",
+        }],
+        ours: SIXTEEN_OURS,
+        draw: |effort| single("hi", single_queue(5), effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-6a",
+        title: "Sixteen hyperthreads, half 1 µs and half 100 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[SLOWDOWNS],
-            ours: SIXTEEN_OURS,
-        },
-        draw: two_types,
+        claims: &[SLOWDOWNS],
+        ours: SIXTEEN_OURS,
+        draw: |effort| types("mid", effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-6b",
+        title: "Sixteen hyperthreads, a third each of 1, 10 and 100 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[SLOWDOWNS],
-            ours: SIXTEEN_OURS,
-        },
-        draw: three_types,
+        claims: &[SLOWDOWNS],
+        ours: SIXTEEN_OURS,
+        draw: |effort| types("tri", effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-7a",
+        title: "Preemption interval: half 1 µs and half 100 µs, c-PRE-MQ",
         seconds: 15,
-        caption: Caption {
-            claims: &[Claim {
-                place: "section 4.3",
-                says: "on half 1 µs and half 100 µs under MQ, the shorter the preemption interval the better, and 5 µs does \
-                       well (figure 7a, measured there).",
-                test: "shinjuku_7a_shorter_intervals_are_better",
-            }],
-            ours: "to simulate this, and the intervals above 5 µs. Costs are the paper's, at 2 GHz.",
-        },
+        claims: &[Claim {
+            place: "section 4.3",
+            says: "on half 1 µs and half 100 µs under MQ, the shorter the preemption interval the better, and 5 µs does \
+                   well (figure 7a, measured there).",
+            test: "shinjuku_7a_shorter_intervals_are_better",
+        }],
+        ours: "to simulate this, and the intervals above 5 µs. Costs are the paper's, at 2 GHz.",
         draw: intervals,
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-7b",
+        title: "Requests of 1 µs by the number of workers",
         seconds: 60,
-        caption: Caption {
-            claims: &[Claim {
-                place: "section 4.3",
-                says: "with requests of 1 µs one dispatcher scales almost linearly to 11 workers and 5 million requests a \
-                       second, two dispatchers to 22 and 9.5 million (figure 7b, measured there).",
-                test: "shinjuku_7b_one_dispatcher_scales_until_it_is_busy",
-            }],
-            ours: "to simulate this, with the costs of the figure `layouts`, measured here; exponential service times, SQ with \
-                   5 µs, p99 within 50 µs; two dispatchers have half of the workers each, and flows hash to them.",
-        },
+        claims: &[Claim {
+            place: "section 4.3",
+            says: "with requests of 1 µs one dispatcher scales almost linearly to 11 workers and 5 million requests a \
+                   second, two dispatchers to 22 and 9.5 million (figure 7b, measured there).",
+            test: "shinjuku_7b_one_dispatcher_scales_until_it_is_busy",
+        }],
+        ours: "to simulate this, with the costs of the figure `layouts`, measured here; exponential service times, SQ with \
+               5 µs, p99 within 50 µs; two dispatchers have half of the workers each, and flows hash to them.",
         draw: workers,
     },
     super::zygos::STEAL_RATE,
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-8a",
+        title: "Sixteen hyperthreads, 99.5 % GETs of 6 µs and 0.5 % SCANs of 240 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[Claim {
-                place: "section 4.4",
-                says: "with 99.5 % GETs of 6 µs, 0.5 % SCANs of 240 µs and a slice of 15 µs SQ has an 88 % lower tail \
-                       latency than ZygOS and 6.6 times its throughput; IX does worse (figure 8a, measured there).",
-                test: "shinjuku_8a_sq_keeps_scans_out_of_the_tail",
-            }],
-            ours: SIXTEEN_OURS,
-        },
+        claims: &[Claim {
+            place: "section 4.4",
+            says: "with 99.5 % GETs of 6 µs, 0.5 % SCANs of 240 µs and a slice of 15 µs SQ has an 88 % lower tail \
+                   latency than ZygOS and 6.6 times its throughput; IX does worse (figure 8a, measured there).",
+            test: "shinjuku_8a_sq_keeps_scans_out_of_the_tail",
+        }],
+        ours: SIXTEEN_OURS,
         draw: gets_and_scans,
     },
 ];
@@ -188,24 +180,16 @@ fn workers(effort: Effort) -> Result<Drawing> {
         // Million requests a second.
         Ok(load / 100.0 * workers as f64 / mix.mean_ns() * 1e3)
     };
-    let line = |dispatchers: usize, label: &str| -> Result<Series> {
-        let counts = WORKER_COUNTS
-            .iter()
-            .filter(|workers| *workers % dispatchers == 0);
-        let point = |workers: &usize| -> Result<Point> {
-            Ok(Point {
-                x: *workers as f64,
-                y: Some(carried(dispatchers, *workers)?),
-                spread: None,
-            })
-        };
-        Ok(Series {
-            label: label.to_owned(),
-            style: Style::Contender(dispatchers - 1),
-            points: counts.map(point).collect::<Result<_>>()?,
-        })
-    };
-    let series = vec![line(1, "one dispatcher")?, line(2, "two dispatchers")?];
+    let series = lines(
+        [("one dispatcher", 1), ("two dispatchers", 2)],
+        |dispatchers| {
+            let counts = WORKER_COUNTS.into_iter();
+            let counts = counts.filter(|workers| workers % dispatchers == 0);
+            let carried =
+                |workers| Ok(Point::exact(workers as f64, carried(dispatchers, workers)?));
+            counts.map(carried).collect()
+        },
+    )?;
     let most = |series: &Series| {
         let values = series.points.iter().filter_map(|point| point.y);
         values.fold(0.0, f64::max)
@@ -219,15 +203,11 @@ fn workers(effort: Effort) -> Result<Drawing> {
         most(&series[1]),
     );
     Ok(Drawing {
-        figure: Figure {
-            name: "shinjuku-7b".to_owned(),
-            title: "Requests of 1 µs by the number of workers".to_owned(),
-            x: XAxis::Linear("workers"),
-            y: YAxis::Logarithmic,
-            y_label: "highest throughput (million requests / s, log)".to_owned(),
-            bars: "",
-            series,
-        },
+        x: XAxis::Linear("workers"),
+        y: YAxis::Logarithmic,
+        y_label: "highest throughput (million requests / s, log)",
+        bars: "",
+        series,
         found,
     })
 }
@@ -292,108 +272,50 @@ fn three(shinjuku: Scheduler) -> [System<'static>; 3] {
 
 /// A line for each system. Where a system cannot keep up it has no value.
 fn compared(
-    (name, title, y_label): (&str, &str, &str),
+    y_label: &'static str,
     mix: &Mix,
     systems: &[System<'_>],
     measure: Measure,
     effort: Effort,
 ) -> Result<Drawing> {
-    let line = |(number, system): (usize, &System<'_>)| {
+    let labelled = systems.iter().map(|system| (system.label, system));
+    let series = lines(labelled, |system| {
         let target = |load| Target::Server(Box::new(system.scenario(mix, effort, load)));
-        let style = Style::Contender(number);
-        let mut line = against_load(system.label, style, effort, (measure, None), target)?;
-        for point in &mut line.points {
+        let mut points = against_load(effort, (measure, None), target)?;
+        for point in &mut points {
             if system.is_overloaded(mix, effort, point.x / 100.0)? {
                 (point.y, point.spread) = (None, None);
             }
         }
-        Ok(line)
-    };
-    let series: Vec<Series> = systems
-        .iter()
-        .enumerate()
-        .map(line)
-        .collect::<Result<_>>()?;
-    let values: Vec<_> = series
-        .iter()
-        .map(|one| format!("{} {} and {}", one.label, at(one, 30.0), at(one, 60.0)))
-        .collect();
-    let found = format!("at 30 and 60 % load: {}.", values.join(", "));
-    let figure = Figure {
-        y_label: y_label.to_owned(),
-        ..latency_figure(name, title, series)
-    };
-    Ok(Drawing { figure, found })
+        Ok(points)
+    })?;
+    let values = each(&series, |one| {
+        format!("{} {} and {}", one.label, at(one, 30.0), at(one, 60.0))
+    });
+    let found = format!("at 30 and 60 % load: {values}.");
+    Ok(Drawing {
+        y_label,
+        ..Drawing::latency(series, found)
+    })
 }
 
 const LATENCY: &str = "p99 latency, all requests (µs, log)";
 
+fn at_the_head() -> Scheduler {
+    single_queue(5).with_requeue(Requeue::Head)
+}
+
 /// A part of figure 5, preempted requests at head or tail.
-fn single(
-    name: &str,
-    title: &str,
-    mix: &str,
-    shinjuku: Scheduler,
-    effort: Effort,
-) -> Result<Drawing> {
+fn single(mix: &str, shinjuku: Scheduler, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;
-    compared(
-        (name, title, LATENCY),
-        &mix,
-        &three(shinjuku),
-        Measure::P99Us,
-        effort,
-    )
-}
-
-fn fixed(effort: Effort) -> Result<Drawing> {
-    let title = "Sixteen hyperthreads, 1 µs each";
-    single(
-        "shinjuku-5a",
-        title,
-        "fixed",
-        single_queue(5).with_requeue(Requeue::Head),
-        effort,
-    )
-}
-
-fn exponential(effort: Effort) -> Result<Drawing> {
-    let title = "Sixteen hyperthreads, exponential, mean 1 µs";
-    single(
-        "shinjuku-5b",
-        title,
-        "exp",
-        single_queue(5).with_requeue(Requeue::Head),
-        effort,
-    )
-}
-
-fn bimodal(effort: Effort) -> Result<Drawing> {
-    let title = "Sixteen hyperthreads, 99.5 % of 0.5 µs and 0.5 % of 500 µs";
-    single("shinjuku-5c", title, "hi", single_queue(5), effort)
+    compared(LATENCY, &mix, &three(shinjuku), Measure::P99Us, effort)
 }
 
 /// A part of figure 6.
-fn types(name: &str, title: &str, mix: &str, effort: Effort) -> Result<Drawing> {
+fn types(mix: &str, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;
     let systems = three(multi_queue_at_the_head(&mix, 5)?);
-    compared(
-        (name, title, SLOWDOWN),
-        &mix,
-        &systems,
-        Measure::P99Slowdown,
-        effort,
-    )
-}
-
-fn two_types(effort: Effort) -> Result<Drawing> {
-    let title = "Sixteen hyperthreads, half 1 µs and half 100 µs";
-    types("shinjuku-6a", title, "mid", effort)
-}
-
-fn three_types(effort: Effort) -> Result<Drawing> {
-    let title = "Sixteen hyperthreads, a third each of 1, 10 and 100 µs";
-    types("shinjuku-6b", title, "tri", effort)
+    compared(SLOWDOWN, &mix, &systems, Measure::P99Slowdown, effort)
 }
 
 fn intervals(effort: Effort) -> Result<Drawing> {
@@ -408,19 +330,15 @@ fn intervals(effort: Effort) -> Result<Drawing> {
         })
     };
     let systems: Vec<_> = quanta.into_iter().map(system).collect::<Result<_>>()?;
-    let title = "Preemption interval: half 1 µs and half 100 µs, c-PRE-MQ";
-    let names = ("shinjuku-7a", title, SLOWDOWN);
-    compared(names, &mix, &systems, Measure::P99Slowdown, effort)
+    compared(SLOWDOWN, &mix, &systems, Measure::P99Slowdown, effort)
 }
 
 fn gets_and_scans(effort: Effort) -> Result<Drawing> {
     let get = Class::new("GET", 99.5, ServiceTime::fixed(6.0)?);
     let scan = Class::new("SCAN", 0.5, ServiceTime::fixed(240.0)?);
     let mix = Mix::new("GET and SCAN", vec![get, scan])?;
-    let title = "Sixteen hyperthreads, 99.5 % GETs of 6 µs and 0.5 % SCANs of 240 µs";
-    let names = ("shinjuku-8a", title, LATENCY);
     compared(
-        names,
+        LATENCY,
         &mix,
         &three(single_queue(15)),
         Measure::P99Us,

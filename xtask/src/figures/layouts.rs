@@ -2,32 +2,31 @@
 //! one queue, a dispatcher before many queues, or every core for itself.
 
 use anyhow::Result;
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Point, Series, XAxis, YAxis};
 use shinjuku_policy::{Nanos, single_queue};
 use shinjuku_sim::{Layout, Overheads, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
-use super::source::{Caption, Claim, OURS};
+use super::source::{Claim, OURS};
 use super::sweep::{SEED, highest_load};
 use super::{Drawing, Effort, Entry};
 
 pub(super) const FIGURES: &[Entry] = &[Entry {
     source: &OURS,
     name: "layouts",
+    title: "Highest load at which short requests keep their p99",
     seconds: 30,
-    caption: Caption {
-        claims: &[Claim {
-            place: "docs/choosing.md",
-            says: "`symmetric` carries most on up to eight cores. Where requests take microseconds, two levels come up to \
-                   it on sixteen, and one dispatcher with one queue is at its end there; where they take tens of them, it comes \
-                   near.",
-            test: "layouts_on_few_cores_every_core_is_to_serve",
-        }],
-        ours: "all of it. Costs are rows of the cost table of `cargo xtask bench` on an Intel Xeon guest (family 6 model \
-               167) that was busy with other work: half of a cache-line round trip of 273 ns for a message, 266 ns of the \
-               dispatcher for an empty request, 26 ns to start a context, 248 ns for a preemption by probe, 0.59 of that \
-               where a core preempts itself. Two round trips are taken for a steal. No other program has a core.",
-    },
+    claims: &[Claim {
+        place: "docs/choosing.md",
+        says: "`symmetric` carries most on up to eight cores. Where requests take microseconds, two levels come up to \
+               it on sixteen, and one dispatcher with one queue is at its end there; where they take tens of them, it comes \
+               near.",
+        test: "layouts_on_few_cores_every_core_is_to_serve",
+    }],
+    ours: "all of it. Costs are rows of the cost table of `cargo xtask bench` on an Intel Xeon guest (family 6 model \
+           167) that was busy with other work: half of a cache-line round trip of 273 ns for a message, 266 ns of the \
+           dispatcher for an empty request, 26 ns to start a context, 248 ns for a preemption by probe, 0.59 of that \
+           where a core preempts itself. Two round trips are taken for a steal. No other program has a core.",
     draw: layouts,
 }];
 
@@ -145,22 +144,15 @@ fn layouts(effort: Effort) -> Result<Drawing> {
     for service in services()? {
         let mut best = String::new();
         for layout in [Layout::Central, Layout::TwoLevel, Layout::Symmetric] {
-            let points = CORES.map(|cores| {
-                carried(&service, layout, cores, effort).map(|load| Point {
-                    x: cores as f64,
-                    y: Some(load),
-                    spread: None,
-                })
-            });
-            let points = points.into_iter().collect::<Result<Vec<_>>>()?;
-            let loads: Vec<_> = points.iter().filter_map(|point| point.y).collect();
-            let loads: Vec<_> = loads.iter().map(|load| format!("{load:.0}")).collect();
+            let (mut points, mut loads) = (Vec::new(), Vec::new());
+            for cores in CORES {
+                let load = carried(&service, layout, cores, effort)?;
+                points.push(Point::exact(cores as f64, load));
+                loads.push(format!("{load:.0}"));
+            }
             best += &format!("; {layout} {} %", loads.join(", "));
-            series.push(Series {
-                label: format!("{layout}, {}", service.label),
-                style: Style::Contender(series.len()),
-                points,
-            });
+            let label = format!("{layout}, {}", service.label);
+            series.push(Series::contender(series.len(), label, points));
         }
         let Service {
             label, limit_us, ..
@@ -171,15 +163,11 @@ fn layouts(effort: Effort) -> Result<Drawing> {
         );
     }
     Ok(Drawing {
-        figure: Figure {
-            name: "layouts".to_owned(),
-            title: "Highest load at which short requests keep their p99".to_owned(),
-            x: XAxis::Logarithmic("cores, the dispatcher's included (log)"),
-            y: YAxis::Percent,
-            y_label: "highest load (% of all cores)".to_owned(),
-            bars: "",
-            series,
-        },
+        x: XAxis::Logarithmic("cores, the dispatcher's included (log)"),
+        y: YAxis::Percent,
+        y_label: "highest load (% of all cores)",
+        bars: "",
+        series,
         found: found.trim_end().to_owned(),
     })
 }

@@ -7,50 +7,46 @@
 use anyhow::Result;
 use shinjuku_policy::{cfcfs, dfcfs, stealing};
 use shinjuku_sim::plan::Target;
-use shinjuku_sim::{Layout, Measure, Overheads, Scenario, Scheduler};
+use shinjuku_sim::{Layout, Overheads, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
-use super::source::{Caption, Claim, ZYGOS};
-use super::sweep::{against_load, at, latency_figure};
+use super::source::{Claim, ZYGOS};
+use super::sweep::{P99, against_load, at, each, lines, one_class};
 use super::zygos::{WORKERS, ZYGOS_COSTS};
 use super::{Drawing, Effort, Entry};
-use shinjuku_plot::Style;
 
 pub(super) const FIGURES: &[Entry] = &[
     Entry {
         source: &ZYGOS,
         name: "zygos-10-us",
+        title: "Sixteen cores, 10 µs each",
         seconds: 25,
-        caption: Caption {
-            claims: &[DATAPLANES],
-            ours: OURS,
-        },
-        draw: ten,
+        claims: &[DATAPLANES],
+        ours: OURS,
+        draw: |effort| beside_linux(&one_class(ServiceTime::fixed(10.0)?)?, 1920, effort),
     },
     Entry {
         source: &ZYGOS,
         name: "zygos-25-us",
+        title: "Sixteen cores, exponential, mean 25 µs",
         seconds: 25,
-        caption: Caption {
-            claims: &[DATAPLANES],
-            ours: OURS,
-        },
-        draw: twenty_five,
+        claims: &[DATAPLANES],
+        ours: OURS,
+        draw: |effort| beside_linux(&one_class(ServiceTime::exponential(25.0)?)?, 1920, effort),
     },
     Entry {
         source: &ZYGOS,
         name: "zygos-silo",
+        title: "Sixteen cores, TPC-C's five transactions, mean 33 µs",
         seconds: 25,
-        caption: Caption {
-            claims: &[Claim {
-                place: "slide 35",
-                says: "on TPC-C's five transactions of 33 µs on average over 2752 connections ZygOS carries 1.63 times Linux's \
-                       load and has a 3.68 times lower p99 (measured there).",
-                test: "zygos_beats_linux_on_tpcc",
-            }],
-            ours: "to simulate this: no database is in it, but the five times of TPC-C's transactions that Perséphone (SOSP \
-                   2021) has, stretched to the mean of 33 µs; otherwise as for 10 µs.",
-        },
+        claims: &[Claim {
+            place: "slide 35",
+            says: "on TPC-C's five transactions of 33 µs on average over 2752 connections ZygOS carries 1.63 times Linux's \
+                   load and has a 3.68 times lower p99 (measured there).",
+            test: "zygos_beats_linux_on_tpcc",
+        }],
+        ours: "to simulate this: no database is in it, but the five times of TPC-C's transactions that Perséphone (SOSP \
+               2021) has, stretched to the mean of 33 µs; otherwise as for 10 µs.",
         draw: silo,
     },
 ];
@@ -105,46 +101,16 @@ impl System {
     }
 }
 
-fn beside_linux(
-    (name, title): (&str, &str),
-    mix: &Mix,
-    flows: u32,
-    effort: Effort,
-) -> Result<Drawing> {
-    let line = |(number, (label, system)): (usize, &(&str, System))| {
+fn beside_linux(mix: &Mix, flows: u32, effort: Effort) -> Result<Drawing> {
+    let series = lines(SYSTEMS, |system: System| {
         let target = |load| Target::Server(Box::new(system.scenario(mix, flows, load, effort)));
-        let style = Style::Contender(number);
-        against_load(label, style, effort, (Measure::P99Us, None), target)
-    };
-    let series: Vec<_> = SYSTEMS
-        .iter()
-        .enumerate()
-        .map(line)
-        .collect::<Result<_>>()?;
-    let values: Vec<_> = series
-        .iter()
-        .map(|one| format!("{} {} and {} µs", one.label, at(one, 40.0), at(one, 60.0)))
-        .collect();
-    Ok(Drawing {
-        figure: latency_figure(name, title, series),
-        found: format!("at 40 and 60 % load: {}.", values.join(", ")),
-    })
-}
-
-fn one_class(service: ServiceTime) -> Result<Mix> {
-    Ok(Mix::new("only", vec![Class::new("request", 1.0, service)])?)
-}
-
-fn ten(effort: Effort) -> Result<Drawing> {
-    let names = ("zygos-10-us", "Sixteen cores, 10 µs each");
-    let mix = one_class(ServiceTime::fixed(10.0)?)?;
-    beside_linux(names, &mix, 1920, effort)
-}
-
-fn twenty_five(effort: Effort) -> Result<Drawing> {
-    let title = "Sixteen cores, exponential, mean 25 µs";
-    let mix = one_class(ServiceTime::exponential(25.0)?)?;
-    beside_linux(("zygos-25-us", title), &mix, 1920, effort)
+        against_load(effort, P99, target)
+    })?;
+    let values = each(&series, |one| {
+        format!("{} {} and {} µs", one.label, at(one, 40.0), at(one, 60.0))
+    });
+    let found = format!("at 40 and 60 % load: {values}.");
+    Ok(Drawing::latency(series, found))
 }
 
 /// TPC-C's mean service time, and its connections (slide 34).
@@ -163,7 +129,5 @@ fn silo(effort: Effort) -> Result<Drawing> {
         ))
     };
     let classes: Vec<_> = short.classes().iter().map(stretch).collect::<Result<_>>()?;
-    let mix = Mix::new("tpcc-33", classes)?;
-    let title = "Sixteen cores, TPC-C's five transactions, mean 33 µs";
-    beside_linux(("zygos-silo", title), &mix, SILO_FLOWS, effort)
+    beside_linux(&Mix::new("tpcc-33", classes)?, SILO_FLOWS, effort)
 }

@@ -16,8 +16,8 @@ use anyhow::{Context, Result, ensure};
 use shinjuku_bench::paper::{self, Simulated};
 use shinjuku_bench::report::html::{document, drawings, escape};
 use shinjuku_bench::report::{Progress, draw};
-use shinjuku_plot::Figure;
-use source::{Caption, Claim, Source};
+use shinjuku_plot::{Figure, Series, XAxis, YAxis};
+use source::{Claim, Source};
 
 mod evaluation;
 mod layouts;
@@ -93,10 +93,31 @@ impl Effort {
     }
 }
 
-/// A figure, and what the simulation found, in a sentence.
+/// Lines on their axes, and what the simulation found, in a sentence.
 struct Drawing {
-    figure: Figure,
+    x: XAxis,
+    y: YAxis,
+    y_label: &'static str,
+    bars: &'static str,
+    series: Vec<Series>,
     found: String,
+}
+
+/// What the bars of replicated points are.
+const INTERVAL: &str = "95 % interval";
+
+impl Drawing {
+    /// Of p99 latency against load.
+    fn latency(series: Vec<Series>, found: String) -> Self {
+        Self {
+            x: XAxis::Load,
+            y: YAxis::Logarithmic,
+            y_label: "p99 latency, all requests (µs, log)",
+            bars: INTERVAL,
+            series,
+            found,
+        }
+    }
 }
 
 /// A figure that can be drawn.
@@ -104,10 +125,32 @@ struct Entry {
     /// The document it is about.
     source: &'static Source,
     name: &'static str,
+    title: &'static str,
     /// About how many seconds it takes in full.
     seconds: u64,
-    caption: Caption,
+    /// What the document says.
+    claims: &'static [Claim],
+    /// Parameters, and whatever else the document does not have: our choice.
+    ours: &'static str,
     draw: fn(Effort) -> Result<Drawing>,
+}
+
+impl Entry {
+    fn draw(&self, effort: Effort) -> Result<Simulated> {
+        let drawing = (self.draw)(effort)?;
+        Ok(Simulated {
+            figure: Figure {
+                name: self.name.to_owned(),
+                title: self.title.to_owned(),
+                x: drawing.x,
+                y: drawing.y,
+                y_label: drawing.y_label.to_owned(),
+                bars: drawing.bars,
+                series: drawing.series,
+            },
+            found: drawing.found,
+        })
+    }
 }
 
 /// All figures, those about one document together.
@@ -156,7 +199,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut section = "";
     for entry in chosen {
         progress.begin(entry.name);
-        let drawing = (entry.draw)(effort).with_context(|| format!("figure {}", entry.name))?;
+        let drawing = entry
+            .draw(effort)
+            .with_context(|| format!("figure {}", entry.name))?;
         if entry.source.name != section {
             section = entry.source.name;
             let reference = escape(entry.source.reference);
@@ -200,13 +245,16 @@ impl paper::Figures for Figures {
         };
         let entry = entries().find(|entry| entry.name == name);
         let entry = entry.with_context(|| format!("there is no figure {name}"))?;
-        let Drawing { figure, found } = (entry.draw)(effort)?;
-        Ok(Simulated { figure, found })
+        entry.draw(effort)
     }
 }
 
 /// Writes a figure's files, and answers its part of the page.
-fn write(entry: &Entry, Drawing { figure, found }: &Drawing, directory: &Path) -> Result<String> {
+fn write(
+    entry: &Entry,
+    Simulated { figure, found }: &Simulated,
+    directory: &Path,
+) -> Result<String> {
     let name = &figure.name;
     draw(figure, directory)?;
     Ok(format!(
@@ -220,24 +268,20 @@ fn write(entry: &Entry, Drawing { figure, found }: &Drawing, directory: &Path) -
 
 /// What stands below a figure before its numbers: each claim with its place and its test, and what
 /// is ours.
-fn words(
-    Entry {
-        source, caption, ..
-    }: &Entry,
-) -> String {
+fn words(entry: &Entry) -> String {
     let claim = |claim: &Claim| {
         let Claim { place, says, test } = claim;
         format!(
             "<li>{}, {}: {} (<code>{test}</code>)</li>\n",
-            escape(source.name),
+            escape(entry.source.name),
             escape(place),
             escape(says)
         )
     };
-    let claims: String = caption.claims.iter().map(claim).collect();
+    let claims: String = entry.claims.iter().map(claim).collect();
     format!(
         "<ul>\n{claims}</ul>\n<p><strong>Our choice:</strong> {}</p>\n",
-        escape(caption.ours)
+        escape(entry.ours)
     )
 }
 
@@ -295,7 +339,7 @@ mod tests {
             let figure = drawn.entry(name).or_insert_with(|| {
                 let entry = entries().find(|entry| entry.name == name);
                 let entry = entry.unwrap_or_else(|| panic!("{}: {name}", item.name));
-                (entry.draw)(effort).unwrap().figure
+                entry.draw(effort).unwrap().figure
             });
             let labels: Vec<_> = figure.series.iter().map(|one| &*one.label).collect();
             for line in item.checks.iter().flat_map(|check| check.reads.lines()) {

@@ -7,10 +7,10 @@ use shinjuku_sim::rack::{Action, Change, LoadInfo, Outage, RackRun, RackScenario
 use shinjuku_sim::{Estimate, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
-use super::source::{Caption, Claim, RACKSCHED};
-use super::sweep::{self, SEED, at};
-use super::{Drawing, Effort, Entry};
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use super::source::{Claim, RACKSCHED};
+use super::sweep::{self, SEED, at, lines};
+use super::{Drawing, Effort, Entry, INTERVAL};
+use shinjuku_plot::{Point, Series, XAxis, YAxis};
 
 const SERVERS: usize = 8;
 const WORKERS: usize = 8;
@@ -21,33 +21,31 @@ pub(super) const FIGURES: &[Entry] = &[
     Entry {
         source: &RACKSCHED,
         name: "racksched-affinity",
+        title: "Requests of several packets, each of which the switch sends to a server",
         seconds: 6,
-        caption: Caption {
-            claims: &[Claim {
-                place: "abstract",
-                says: "the switch ensures request affinity: all packets of a request go to one server.",
-                test: "racksched_all_packets_of_a_request_go_to_one_server",
-            }],
-            ours: "8 servers of 8 workers at 60 % load, 90 % of 50 µs and 10 % of 500 µs, a quantum of 25 µs, two choices over \
-                   INT1, 1 µs between packets, the published code's table of 3 stages of 65,536 slots, and what comes of \
-                   a switch without one.",
-        },
+        claims: &[Claim {
+            place: "abstract",
+            says: "the switch ensures request affinity: all packets of a request go to one server.",
+            test: "racksched_all_packets_of_a_request_go_to_one_server",
+        }],
+        ours: "8 servers of 8 workers at 60 % load, 90 % of 50 µs and 10 % of 500 µs, a quantum of 25 µs, two choices over \
+               INT1, 1 µs between packets, the published code's table of 3 stages of 65,536 slots, and what comes of \
+               a switch without one.",
         draw: affinity,
     },
     Entry {
         source: &RACKSCHED,
         name: "racksched-failure",
+        title: "A server fails at 30 ms and returns at 60; the switch is out from 30 to 40",
         seconds: 6,
-        caption: Caption {
-            claims: &[Claim {
-                place: "abstract",
-                says: "the switch tracks the servers' loads and knows requests' servers: state that a failure takes away. \
-                       The abstract has no number of failures.",
-                test: "a_rack_serves_on_after_a_server_or_the_switch_has_failed",
-            }],
-            ours: "the whole figure: the rack as for affinity. A server fails at 30 ms, which the switch knows 10 ms later, \
-                   and is back, empty, at 60 ms. Or the switch is out from 30 to 40 ms, and begins anew.",
-        },
+        claims: &[Claim {
+            place: "abstract",
+            says: "the switch tracks the servers' loads and knows requests' servers: state that a failure takes away. \
+                   The abstract has no number of failures.",
+            test: "a_rack_serves_on_after_a_server_or_the_switch_has_failed",
+        }],
+        ours: "the whole figure: the rack as for affinity. A server fails at 30 ms, which the switch knows 10 ms later, \
+               and is back, empty, at 60 ms. Or the switch is out from 30 to 40 ms, and begins anew.",
         draw: failure,
     },
 ];
@@ -80,38 +78,25 @@ fn affinity(effort: Effort) -> Result<Drawing> {
         ("with the request table", all.request_table),
         ("without", None),
     ];
-    let line = |(number, (label, request_table)): (usize, _)| -> Result<Series> {
-        let mut points = Vec::new();
-        for packets in [1, 2, 4, 8, 16] {
-            let scenario = RackScenario {
-                request_table,
-                packets,
-                packet_gap_ns: 1_000,
-                requests: effort.requests,
-                ..all.clone()
-            };
-            let share = |run: RackRun| {
-                let answered = run.tally.all().requests;
-                100.0 * run.broken as f64 / (answered + run.broken + run.lost).max(1) as f64
-            };
-            let shares: Vec<f64> = runs(&scenario, effort)?.into_iter().map(share).collect();
-            points.push(Point {
-                x: f64::from(packets),
-                y: Some(Estimate::of(&shares).value),
-                spread: None,
-            });
-        }
-        Ok(Series {
-            label: String::from(label),
-            style: Style::Contender(number),
-            points,
-        })
+    let broken = |request_table, packets: u32| -> Result<Point> {
+        let scenario = RackScenario {
+            request_table,
+            packets,
+            packet_gap_ns: 1_000,
+            requests: effort.requests,
+            ..all.clone()
+        };
+        let share = |run: RackRun| {
+            let answered = run.tally.all().requests;
+            100.0 * run.broken as f64 / (answered + run.broken + run.lost).max(1) as f64
+        };
+        let shares: Vec<f64> = runs(&scenario, effort)?.into_iter().map(share).collect();
+        Ok(Point::exact(packets.into(), Estimate::of(&shares).value))
     };
-    let series: Vec<_> = tables
-        .into_iter()
-        .enumerate()
-        .map(line)
-        .collect::<Result<_>>()?;
+    let series = lines(tables, |table| {
+        let packets = [1, 2, 4, 8, 16].into_iter();
+        packets.map(|packets| broken(table, packets)).collect()
+    })?;
     let found = format!(
         "of requests of two packets {} % are broken with the table and {} % without, of sixteen {} % and {} %.",
         at(&series[0], 2.0),
@@ -120,16 +105,11 @@ fn affinity(effort: Effort) -> Result<Drawing> {
         at(&series[1], 16.0),
     );
     Ok(Drawing {
-        figure: Figure {
-            name: "racksched-affinity".to_owned(),
-            title: "Requests of several packets, each of which the switch sends to a server"
-                .to_owned(),
-            x: XAxis::Logarithmic("packets of a request (log)"),
-            y: YAxis::Percent,
-            y_label: "broken: packets at several servers (% of the requests)".to_owned(),
-            bars: "",
-            series,
-        },
+        x: XAxis::Logarithmic("packets of a request (log)"),
+        y: YAxis::Percent,
+        y_label: "broken: packets at several servers (% of the requests)",
+        bars: "",
+        series,
         found,
     })
 }
@@ -143,12 +123,7 @@ const REQUESTS: u64 = 45_000;
 const MS: u64 = 1_000_000;
 
 /// Answers of every interval, in percent of what all workers can do.
-fn throughput(
-    label: &str,
-    number: usize,
-    scenario: &RackScenario,
-    effort: Effort,
-) -> Result<Series> {
+fn throughput(scenario: &RackScenario, effort: Effort) -> Result<Vec<Point>> {
     let runs = runs(scenario, effort)?;
     let unit = scenario.mix.mean_ns() / (INTERVAL_MS * MS) as f64 / (SERVERS * WORKERS) as f64;
     let point = |interval: usize| {
@@ -160,11 +135,7 @@ fn throughput(
         let middle = (interval as f64 + 0.5) * INTERVAL_MS as f64;
         sweep::point(middle, Estimate::of(&shares))
     };
-    Ok(Series {
-        label: label.to_owned(),
-        style: Style::Contender(number),
-        points: (0..(SHOWN_MS / INTERVAL_MS) as usize).map(point).collect(),
-    })
+    Ok((0..(SHOWN_MS / INTERVAL_MS) as usize).map(point).collect())
 }
 
 fn failure(effort: Effort) -> Result<Drawing> {
@@ -195,14 +166,7 @@ fn failure(effort: Effort) -> Result<Drawing> {
         ("a server fails, counters", server(LoadInfo::Counters)?),
         ("the switch fails, INT1", switch),
     ];
-    let line = |(number, (label, scenario)): (usize, &(&str, RackScenario))| {
-        throughput(label, number, scenario, effort)
-    };
-    let series: Vec<_> = scenarios
-        .iter()
-        .enumerate()
-        .map(line)
-        .collect::<Result<_>>()?;
+    let series = lines(scenarios, |scenario| throughput(&scenario, effort))?;
     let values = |series: &Series| {
         let [before, during, after, back] = [27.5, 37.5, 57.5, 97.5].map(|ms| at(series, ms));
         format!("{}: {before}, {during}, {after} and {back} %", series.label)
@@ -215,16 +179,11 @@ fn failure(effort: Effort) -> Result<Drawing> {
         values.join("; "),
     );
     Ok(Drawing {
-        figure: Figure {
-            name: "racksched-failure".to_owned(),
-            title: "A server fails at 30 ms and returns at 60; the switch is out from 30 to 40"
-                .to_owned(),
-            x: XAxis::Linear("time (ms)"),
-            y: YAxis::Percent,
-            y_label: "requests answered (% of all workers' capacity)".to_owned(),
-            bars: "95 % interval",
-            series,
-        },
+        x: XAxis::Linear("time (ms)"),
+        y: YAxis::Percent,
+        y_label: "requests answered (% of all workers' capacity)",
+        bars: INTERVAL,
+        series,
         found,
     })
 }

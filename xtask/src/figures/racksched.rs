@@ -8,10 +8,10 @@ use shinjuku_sim::rack::{BalancerSpec, LoadInfo, RackScenario};
 use shinjuku_sim::{Measure, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
-use super::source::{Caption, Claim, RACKSCHED};
-use super::sweep::{against_load, at, highest_load, latency_figure, simulate};
+use super::source::{Claim, RACKSCHED};
+use super::sweep::{P99, against_load, at, each, highest_load, lines, one_class, simulate};
 use super::{Drawing, Effort, Entry};
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Point, Series, Style, XAxis, YAxis};
 
 const SERVERS: usize = 8;
 const WORKERS: usize = 8;
@@ -20,49 +20,45 @@ pub(super) const FIGURES: &[Entry] = &[
     Entry {
         source: &RACKSCHED,
         name: "racksched-low-dispersion",
+        title: "Rack of 8 x 8, exponential, mean 50 µs; c-FCFS in each server",
         seconds: 12,
-        caption: Caption {
-            claims: &[TWO_LAYERS],
-            ours: RACK_OURS,
-        },
-        draw: low_dispersion,
+        claims: &[TWO_LAYERS],
+        ours: RACK_OURS,
+        draw: |effort| layers(&low()?, &Scheduler::of(cfcfs::REGISTERED), &CHOICES, effort),
     },
     Entry {
         source: &RACKSCHED,
         name: "racksched-high-dispersion",
+        title: "Rack of 8 x 8, 90 % of 50 µs and 10 % of 500 µs; c-PRE-SQ(25 µs) in each server",
         seconds: 12,
-        caption: Caption {
-            claims: &[TWO_LAYERS],
-            ours: RACK_OURS,
-        },
-        draw: high_dispersion,
+        claims: &[TWO_LAYERS],
+        ours: RACK_OURS,
+        draw: |effort| layers(&high()?, &preemptive(), &CHOICES, effort),
     },
     Entry {
         source: &RACKSCHED,
         name: "racksched-load-tracking",
+        title: "Tracking load: 8 x 8, 90 % of 50 µs and 10 % of 500 µs, two choices",
         seconds: 12,
-        caption: Caption {
-            claims: &[TWO_LAYERS],
-            ours: "8 servers of 8 workers, 90 % of 50 µs and 10 % of 500 µs, a quantum of 25 µs, two choices, 2.5 µs from switch \
-                   to server. The ways to track load are those of the published code, not of the abstract; by INT2 that sends to \
-                   the one server that is known, and one request in four to any.",
-        },
-        draw: load_tracking,
+        claims: &[TWO_LAYERS],
+        ours: "8 servers of 8 workers, 90 % of 50 µs and 10 % of 500 µs, a quantum of 25 µs, two choices, 2.5 µs from switch \
+               to server. The ways to track load are those of the published code, not of the abstract; by INT2 that sends to \
+                the one server that is known, and one request in four to any.",
+        draw: |effort| layers(&high()?, &preemptive(), &TRACKED, effort),
     },
     Entry {
         source: &RACKSCHED,
         name: "racksched-scale-out",
+        title: "Scale-out: 90 % of 50 µs and 10 % of 500 µs, p99 within 1 ms",
         seconds: 40,
-        caption: Caption {
-            claims: &[Claim {
-                place: "abstract",
-                says: "throughput scales out near linearly, while the tail latency stays that of one server until the \
-                       system is saturated (measured there, on twelve servers).",
-                test: "racksched_scales_out_linearly",
-            }],
-            ours: "to simulate this; servers of 8 workers, service times, the quantum of 25 µs, the limit of 1 ms, and 2.5 µs \
-                   from switch to server.",
-        },
+        claims: &[Claim {
+            place: "abstract",
+            says: "throughput scales out near linearly, while the tail latency stays that of one server until the \
+                   system is saturated (measured there, on twelve servers).",
+            test: "racksched_scales_out_linearly",
+        }],
+        ours: "to simulate this; servers of 8 workers, service times, the quantum of 25 µs, the limit of 1 ms, and 2.5 µs \
+               from switch to server.",
         draw: scale_out,
     },
 ];
@@ -87,8 +83,7 @@ fn preemptive() -> Scheduler {
 }
 
 fn low() -> Result<Mix> {
-    let service = ServiceTime::exponential(50.0)?;
-    Ok(Mix::new("low", vec![Class::new("request", 1.0, service)])?)
+    one_class(ServiceTime::exponential(50.0)?)
 }
 
 fn high() -> Result<Mix> {
@@ -97,74 +92,54 @@ fn high() -> Result<Mix> {
     Ok(Mix::new("high", vec![short, long])?)
 }
 
-/// A choice of server, and what it is based on; the label says both.
-type Choice = (&'static str, BalancerSpec, LoadInfo, u64);
+/// A choice of server: the label says all.
+type Choice = (&'static str, Balancing);
+
+/// How servers are chosen, what that is based on, and from switch to server, one way, in ns.
+type Balancing = (BalancerSpec, LoadInfo, u64);
+
+const RANDOM: Balancing = (BalancerSpec::Random, LoadInfo::Exact, 0);
+const TWO_EXACT: Balancing = (BalancerSpec::PowerOf(2), LoadInfo::Exact, 0);
+
+/// Two choices over what the packets tell.
+const fn two(load: LoadInfo) -> Balancing {
+    (BalancerSpec::PowerOf(2), load, NETWORK_NS)
+}
 
 const CHOICES: [Choice; 6] = [
-    ("random", BalancerSpec::Random, LoadInfo::Exact, 0),
+    ("random", RANDOM),
     (
         "shortest, exact load",
-        BalancerSpec::Shortest,
-        LoadInfo::Exact,
-        0,
+        (BalancerSpec::Shortest, LoadInfo::Exact, 0),
     ),
-    (
-        "two choices, exact load",
-        BalancerSpec::PowerOf(2),
-        LoadInfo::Exact,
-        0,
-    ),
-    (
-        "two choices, INT1",
-        BalancerSpec::PowerOf(2),
-        LoadInfo::Int1,
-        NETWORK_NS,
-    ),
-    (
-        "two choices, counters",
-        BalancerSpec::PowerOf(2),
-        LoadInfo::Counters,
-        NETWORK_NS,
-    ),
+    ("two choices, exact load", TWO_EXACT),
+    ("two choices, INT1", two(LoadInfo::Int1)),
+    ("two choices, counters", two(LoadInfo::Counters)),
     (
         "shortest, INT1",
-        BalancerSpec::Shortest,
-        LoadInfo::Int1,
-        NETWORK_NS,
+        (BalancerSpec::Shortest, LoadInfo::Int1, NETWORK_NS),
     ),
 ];
 
 /// The ways to track load, which two choices are based on, as in the published code; by INT2 that
 /// sends to the one server that is known, and one request in four to any.
 const TRACKED: [Choice; 4] = [
-    (
-        "INT1, queue lengths by class",
-        BalancerSpec::PowerOf(2),
-        LoadInfo::Int1,
-        NETWORK_NS,
-    ),
+    ("INT1, queue lengths by class", two(LoadInfo::Int1)),
     (
         "INT2, the least loaded alone",
-        BalancerSpec::Shortest,
-        LoadInfo::Int2,
-        NETWORK_NS,
+        (BalancerSpec::Shortest, LoadInfo::Int2, NETWORK_NS),
     ),
-    (
-        "INT3, outstanding work",
-        BalancerSpec::PowerOf(2),
-        LoadInfo::Int3,
-        NETWORK_NS,
-    ),
-    (
-        "counters",
-        BalancerSpec::PowerOf(2),
-        LoadInfo::Counters,
-        NETWORK_NS,
-    ),
+    ("INT3, outstanding work", two(LoadInfo::Int3)),
+    ("counters", two(LoadInfo::Counters)),
 ];
 
-fn rack(mix: &Mix, policy: &Scheduler, choice: Choice, effort: Effort, load: f64) -> RackScenario {
-    let (_, balancer, load_info, network_ns) = choice;
+fn rack(
+    mix: &Mix,
+    policy: &Scheduler,
+    (balancer, load_info, network_ns): Balancing,
+    effort: Effort,
+    load: f64,
+) -> RackScenario {
     RackScenario {
         balancer,
         load_info,
@@ -174,64 +149,24 @@ fn rack(mix: &Mix, policy: &Scheduler, choice: Choice, effort: Effort, load: f64
     }
 }
 
-fn layers(
-    (name, title): (&str, &str),
-    mix: &Mix,
-    policy: &Scheduler,
-    choices: &[Choice],
-    effort: Effort,
-) -> Result<Drawing> {
-    let what = (Measure::P99Us, None);
-    let mut series = vec![against_load(
-        "one queue for all",
-        Style::Floor,
-        effort,
-        what,
-        |load| {
-            let scenario = Scenario::new(mix.clone(), load, policy.clone(), SERVERS * WORKERS);
-            Target::Server(Box::new(scenario.with_requests(effort.requests)))
-        },
-    )?];
-    for (number, &choice) in choices.iter().enumerate() {
-        series.push(against_load(
-            choice.0,
-            Style::Contender(number),
-            effort,
-            what,
-            |load| Target::Rack(Box::new(rack(mix, policy, choice, effort, load))),
-        )?);
-    }
-    let values: Vec<_> = series
-        .iter()
-        .map(|series| format!("{} {}", series.label, at(series, 90.0)))
-        .collect();
-    Ok(Drawing {
-        figure: latency_figure(name, title, series),
-        found: format!("p99 in µs at 90 % load: {}.", values.join(", ")),
-    })
-}
-
-fn low_dispersion(effort: Effort) -> Result<Drawing> {
-    let title = "Rack of 8 x 8, exponential, mean 50 µs; c-FCFS in each server";
-    layers(
-        ("racksched-low-dispersion", title),
-        &low()?,
-        &Scheduler::of(cfcfs::REGISTERED),
-        &CHOICES,
-        effort,
-    )
-}
-
-fn high_dispersion(effort: Effort) -> Result<Drawing> {
-    let title = "Rack of 8 x 8, 90 % of 50 µs and 10 % of 500 µs; c-PRE-SQ(25 µs) in each server";
-    let names = ("racksched-high-dispersion", title);
-    layers(names, &high()?, &preemptive(), &CHOICES, effort)
-}
-
-fn load_tracking(effort: Effort) -> Result<Drawing> {
-    let title = "Tracking load: 8 x 8, 90 % of 50 µs and 10 % of 500 µs, two choices";
-    let names = ("racksched-load-tracking", title);
-    layers(names, &high()?, &preemptive(), &TRACKED, effort)
+fn layers(mix: &Mix, policy: &Scheduler, choices: &[Choice], effort: Effort) -> Result<Drawing> {
+    let one_queue = against_load(effort, P99, |load| {
+        let scenario = Scenario::new(mix.clone(), load, policy.clone(), SERVERS * WORKERS);
+        Target::Server(Box::new(scenario.with_requests(effort.requests)))
+    })?;
+    let mut series = vec![Series {
+        label: "one queue for all".to_owned(),
+        style: Style::Floor,
+        points: one_queue,
+    }];
+    series.extend(lines(choices.iter().copied(), |balancing| {
+        against_load(effort, P99, |load| {
+            Target::Rack(Box::new(rack(mix, policy, balancing, effort, load)))
+        })
+    })?);
+    let values = each(&series, |one| format!("{} {}", one.label, at(one, 90.0)));
+    let found = format!("p99 in µs at 90 % load: {values}.");
+    Ok(Drawing::latency(series, found))
 }
 
 /// Explains a ratio of the throughputs of 32 servers and one, if there is something to explain.
@@ -250,47 +185,30 @@ fn scale_out(effort: Effort) -> Result<Drawing> {
     let limit_us = 1_000.0;
     let counts = [1, 2, 4, 8, 12, 16, 32];
     let choices = [
-        (
-            "two choices, exact load",
-            BalancerSpec::PowerOf(2),
-            LoadInfo::Exact,
-            0,
-        ),
-        (
-            "two choices, INT1",
-            BalancerSpec::PowerOf(2),
-            LoadInfo::Int1,
-            NETWORK_NS,
-        ),
-        ("random", BalancerSpec::Random, LoadInfo::Exact, 0),
+        ("two choices, exact load", TWO_EXACT),
+        ("two choices, INT1", two(LoadInfo::Int1)),
+        ("random", RANDOM),
     ];
-    let mut series = Vec::new();
-    for (number, choice) in choices.into_iter().enumerate() {
-        let mut points = Vec::new();
-        for servers in counts {
-            let load = highest_load(effort, |load| {
-                let scenario = RackScenario {
-                    servers,
-                    requests: effort.search_requests / 2,
-                    ..rack(&mix, &policy, choice, effort, load)
-                };
-                let result = simulate(&Target::Rack(Box::new(scenario)), effort)?;
-                Ok(result.estimate(Measure::P99Us, None).value <= limit_us)
-            })?;
-            // Thousand requests a second.
-            let throughput = load / 100.0 * (servers * WORKERS) as f64 / mix.mean_ns() * 1e6;
-            points.push(Point {
-                x: servers as f64,
-                y: Some(throughput),
-                spread: None,
-            });
-        }
-        series.push(Series {
-            label: choice.0.to_owned(),
-            style: Style::Contender(number),
-            points,
-        });
-    }
+    let carried = |balancing, servers: usize| -> Result<Point> {
+        let load = highest_load(effort, |load| {
+            let scenario = RackScenario {
+                servers,
+                requests: effort.search_requests / 2,
+                ..rack(&mix, &policy, balancing, effort, load)
+            };
+            let result = simulate(&Target::Rack(Box::new(scenario)), effort)?;
+            Ok(result.estimate(Measure::P99Us, None).value <= limit_us)
+        })?;
+        // Thousand requests a second.
+        let throughput = load / 100.0 * (servers * WORKERS) as f64 / mix.mean_ns() * 1e6;
+        Ok(Point::exact(servers as f64, throughput))
+    };
+    let series = lines(choices, |balancing| {
+        let points = counts
+            .into_iter()
+            .map(|servers| carried(balancing, servers));
+        points.collect()
+    })?;
     let ratio = |series: &Series| {
         let ends = series
             .points
@@ -308,15 +226,11 @@ fn scale_out(effort: Effort) -> Result<Drawing> {
         superlinear_note(ratio(&series[0]).max(ratio(&series[1]))),
     );
     Ok(Drawing {
-        figure: Figure {
-            name: "racksched-scale-out".to_owned(),
-            title: "Scale-out: 90 % of 50 µs and 10 % of 500 µs, p99 within 1 ms".to_owned(),
-            x: XAxis::Logarithmic("servers of 8 workers (log)"),
-            y: YAxis::Logarithmic,
-            y_label: "highest throughput (thousand requests / s, log)".to_owned(),
-            bars: "",
-            series,
-        },
+        x: XAxis::Logarithmic("servers of 8 workers (log)"),
+        y: YAxis::Logarithmic,
+        y_label: "highest throughput (thousand requests / s, log)",
+        bars: "",
+        series,
         found,
     })
 }

@@ -9,10 +9,10 @@ use shinjuku_sim::scheduler::classes;
 use shinjuku_sim::{Measure, Overheads, Scenario, Scheduler, with_slos_alone};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
-use super::source::{Caption, Claim, SHINJUKU};
-use super::sweep::{SEED, against_load, at, latency_figure};
+use super::source::{Claim, SHINJUKU};
+use super::sweep::{P99, SEED, against_load, at, lines};
 use super::{Drawing, Effort, Entry};
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Point, Series, Style, XAxis, YAxis};
 
 const WORKERS: usize = 16;
 
@@ -40,193 +40,182 @@ pub(super) const FIGURES: &[Entry] = &[
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-1a",
+        title: "Ideal policies, exponential service times, mean 1 µs",
         seconds: 8,
-        caption: Caption {
-            claims: &[
-                Claim {
-                    place: "section 2",
-                    says: "with exponential service times of mean 1 µs c-FCFS is optimal; PS is slightly worse, because it \
-                           preempts even short requests; d-FCFS suffers at moderate and high load (figure 1a).",
-                    test: "shinjuku_1_exponential_c_fcfs_is_best",
-                },
-                Claim {
-                    place: "section 3.4",
-                    says: "the c-PRE-SQ of figure 1 is the single queue policy. Where requests are quick it is c-FCFS.",
-                    test: "shinjuku_sq_is_c_fcfs_where_requests_are_quick",
-                },
-            ],
-            ours: FIGURE_1_OURS,
-        },
-        draw: exponential,
+        claims: &[
+            Claim {
+                place: "section 2",
+                says: "with exponential service times of mean 1 µs c-FCFS is optimal; PS is slightly worse, because it \
+                       preempts even short requests; d-FCFS suffers at moderate and high load (figure 1a).",
+                test: "shinjuku_1_exponential_c_fcfs_is_best",
+            },
+            Claim {
+                place: "section 3.4",
+                says: "the c-PRE-SQ of figure 1 is the single queue policy. Where requests are quick it is c-FCFS.",
+                test: "shinjuku_sq_is_c_fcfs_where_requests_are_quick",
+            },
+        ],
+        ours: FIGURE_1_OURS,
+        draw: |effort| ideal("exp", effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-1b",
+        title: "Ideal policies, lognormal service times, mean 1 µs, sd 10 µs",
         seconds: 8,
-        caption: Caption {
-            claims: &[Claim {
-                place: "section 2",
-                says: "with lognormal service times of mean 1 µs and standard deviation 10 µs c-FCFS is significantly \
-                       better than d-FCFS, where a long request blocks the short ones of its queue; PS does well \
-                       (figure 1b).",
-                test: "shinjuku_1_lognormal_c_fcfs_beats_d_fcfs_and_ps_does_well",
-            }],
-            ours: FIGURE_1_OURS,
-        },
-        draw: lognormal,
+        claims: &[Claim {
+            place: "section 2",
+            says: "with lognormal service times of mean 1 µs and standard deviation 10 µs c-FCFS is significantly \
+                   better than d-FCFS, where a long request blocks the short ones of its queue; PS does well \
+                   (figure 1b).",
+            test: "shinjuku_1_lognormal_c_fcfs_beats_d_fcfs_and_ps_does_well",
+        }],
+        ours: FIGURE_1_OURS,
+        draw: |effort| ideal("lognormal", effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-1c",
+        title: "Ideal policies, 99.5 % of 0.5 µs and 0.5 % of 500 µs",
         seconds: 8,
-        caption: Caption {
-            claims: &[
-                Claim {
-                    place: "section 2",
-                    says: "where 99.5 % of the requests take 0.5 µs and 0.5 % take 500 µs c-FCFS does significantly \
-                           worse; PS does well, since it preempts long requests for short ones (figure 1c).",
-                    test: "shinjuku_1_bimodal_c_fcfs_is_far_worse_than_ps",
-                },
-                Claim {
-                    place: "section 2",
-                    says: "the c-PRE policies have the best of PS and of c-FCFS.",
-                    test: "shinjuku_1_sq_has_the_best_of_ps_and_c_fcfs",
-                },
-            ],
-            ours: FIGURE_1_OURS,
-        },
-        draw: bimodal,
+        claims: &[
+            Claim {
+                place: "section 2",
+                says: "where 99.5 % of the requests take 0.5 µs and 0.5 % take 500 µs c-FCFS does significantly \
+                       worse; PS does well, since it preempts long requests for short ones (figure 1c).",
+                test: "shinjuku_1_bimodal_c_fcfs_is_far_worse_than_ps",
+            },
+            Claim {
+                place: "section 2",
+                says: "the c-PRE policies have the best of PS and of c-FCFS.",
+                test: "shinjuku_1_sq_has_the_best_of_ps_and_c_fcfs",
+            },
+        ],
+        ours: FIGURE_1_OURS,
+        draw: |effort| ideal("hi", effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-2a",
+        title: "Ideal policies, half 1 µs and half 100 µs: requests of 1 µs",
         seconds: 60,
-        caption: Caption {
-            claims: &[
-                Claim {
-                    place: "section 2",
-                    says: "half of the requests take 1 µs and half 100 µs. d-FCFS and c-FCFS heavily penalize those of \
-                           1 µs (figure 2a).",
-                    test: "shinjuku_2a_both_fcfs_penalize_short_requests_heavily",
-                },
-                MQ_OF_FIGURE_2,
-            ],
-            ours: FIGURE_2_OURS,
-        },
-        draw: short_of_two,
+        claims: &[
+            Claim {
+                place: "section 2",
+                says: "half of the requests take 1 µs and half 100 µs. d-FCFS and c-FCFS heavily penalize those of \
+                       1 µs (figure 2a).",
+                test: "shinjuku_2a_both_fcfs_penalize_short_requests_heavily",
+            },
+            MQ_OF_FIGURE_2,
+        ],
+        ours: FIGURE_2_OURS,
+        draw: |effort| two(LATENCY, (Measure::P99Us, Some(Mix::SHORT)), effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-2b",
+        title: "Ideal policies, half 1 µs and half 100 µs: requests of 100 µs",
         seconds: 60,
-        caption: Caption {
-            claims: &[
-                Claim {
-                    place: "section 2",
-                    says: "c-FCFS is marginally better than PS for the requests of 100 µs: it puts first the older, long \
-                           ones that PS would preempt (figure 2b).",
-                    test: "shinjuku_2b_c_fcfs_is_marginally_better_for_long_requests",
-                },
-                MQ_OF_FIGURE_2,
-            ],
-            ours: FIGURE_2_OURS,
-        },
-        draw: long_of_two,
+        claims: &[
+            Claim {
+                place: "section 2",
+                says: "c-FCFS is marginally better than PS for the requests of 100 µs: it puts first the older, long \
+                       ones that PS would preempt (figure 2b).",
+                test: "shinjuku_2b_c_fcfs_is_marginally_better_for_long_requests",
+            },
+            MQ_OF_FIGURE_2,
+        ],
+        ours: FIGURE_2_OURS,
+        draw: |effort| two(LATENCY, (Measure::P99Us, Some(Mix::LONG)), effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-2c",
+        title: "Ideal policies, half 1 µs and half 100 µs: all requests",
         seconds: 60,
-        caption: Caption {
-            claims: &[
-                Claim {
-                    place: "section 2",
-                    says: "in relative terms what c-FCFS costs the short requests dwarfs what it gives to the long ones \
-                           (figure 2c, the p99 slowdown of all requests).",
-                    test: "shinjuku_2c_the_penalty_dwarfs_the_benefit",
-                },
-                MQ_OF_FIGURE_2,
-            ],
-            ours: FIGURE_2_OURS,
-        },
-        draw: all_of_two,
+        claims: &[
+            Claim {
+                place: "section 2",
+                says: "in relative terms what c-FCFS costs the short requests dwarfs what it gives to the long ones \
+                       (figure 2c, the p99 slowdown of all requests).",
+                test: "shinjuku_2c_the_penalty_dwarfs_the_benefit",
+            },
+            MQ_OF_FIGURE_2,
+        ],
+        ours: FIGURE_2_OURS,
+        draw: |effort| two(SLOWDOWN, (Measure::P99Slowdown, None), effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-4",
+        title: "Connections until hashing balances queues",
         seconds: 30,
-        caption: Caption {
-            claims: &[Claim {
-                place: "section 3.6",
-                says: "for an imbalance below 10 % with a probability above 90 % hashing needs 300 connections for 2 \
-                       dispatchers, and 16,000 for a server of 24 hyperthreads (figure 4).",
-                test: "shinjuku_4_connections_needed",
-            }],
-            ours: "the measure of imbalance: the fullest queue over the mean, less 1.",
-        },
+        claims: &[Claim {
+            place: "section 3.6",
+            says: "for an imbalance below 10 % with a probability above 90 % hashing needs 300 connections for 2 \
+                   dispatchers, and 16,000 for a server of 24 hyperthreads (figure 4).",
+            test: "shinjuku_4_connections_needed",
+        }],
+        ours: "the measure of imbalance: the fullest queue over the mean, less 1.",
         draw: connections,
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-multi-queue",
+        title: "One queue or one a class: half GETs of 6 µs, half SCANs of 1,200 µs, quantum 15 µs",
         seconds: 15,
-        caption: Caption {
-            claims: &[Claim {
-                place: "section 4.4",
-                says: "half GETs of up to 6 µs, half SCANs of 1,200 µs, a slice of 15 µs, preempted requests at the tail \
-                       of the single queue and at the head of the multiple queues (figures 8b and 8c, measured there). \
-                       Without preemption SCANs are favoured over GETs; SQ mends that; MQ improves SCANs.",
-                test: "shinjuku_8_sq_mends_gets_and_mq_improves_scans",
-            }],
-            ours: "to simulate this, with 16 ideal workers and GETs of 6 µs; the load of 70 % at which each class alone \
-                   gives its SLO.",
-        },
+        claims: &[Claim {
+            place: "section 4.4",
+            says: "half GETs of up to 6 µs, half SCANs of 1,200 µs, a slice of 15 µs, preempted requests at the tail \
+                   of the single queue and at the head of the multiple queues (figures 8b and 8c, measured there). \
+                   Without preemption SCANs are favoured over GETs; SQ mends that; MQ improves SCANs.",
+            test: "shinjuku_8_sq_mends_gets_and_mq_improves_scans",
+        }],
+        ours: "to simulate this, with 16 ideal workers and GETs of 6 µs; the load of 70 % at which each class alone \
+               gives its SLO.",
         draw: multi_queue,
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-cost-exponential",
+        title: "Preemption that costs, exponential service times, mean 1 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[
-                COST_OF_FIVE_US,
-                Claim {
-                    place: "section 4.2",
-                    says: "where service times are light-tailed only a few requests are preempted.",
-                    test: "shinjuku_light_tailed_requests_are_seldom_preempted",
-                },
-            ],
-            ours: COSTS_OURS,
-        },
-        draw: priced_exponential,
+        claims: &[
+            COST_OF_FIVE_US,
+            Claim {
+                place: "section 4.2",
+                says: "where service times are light-tailed only a few requests are preempted.",
+                test: "shinjuku_light_tailed_requests_are_seldom_preempted",
+            },
+        ],
+        ours: COSTS_OURS,
+        draw: |effort| priced("exp", effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-cost-lognormal",
+        title: "Preemption that costs, lognormal service times, mean 1 µs, sd 10 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[COST_OF_FIVE_US],
-            ours: COSTS_OURS,
-        },
-        draw: priced_lognormal,
+        claims: &[COST_OF_FIVE_US],
+        ours: COSTS_OURS,
+        draw: |effort| priced("lognormal", effort),
     },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-cost-bimodal",
+        title: "Preemption that costs, 99.5 % of 0.5 µs and 0.5 % of 500 µs",
         seconds: 12,
-        caption: Caption {
-            claims: &[
-                COST_OF_FIVE_US,
-                Claim {
-                    place: "section 2",
-                    says: "what interrupts and kernel threads usually cost is incompatible with latencies of \
-                           microseconds.",
-                    test: "shinjuku_expensive_preemption_loses_what_it_gains",
-                },
-            ],
-            ours: COSTS_OURS,
-        },
-        draw: priced_bimodal,
+        claims: &[
+            COST_OF_FIVE_US,
+            Claim {
+                place: "section 2",
+                says: "what interrupts and kernel threads usually cost is incompatible with latencies of \
+                       microseconds.",
+                test: "shinjuku_expensive_preemption_loses_what_it_gains",
+            },
+        ],
+        ours: COSTS_OURS,
+        draw: |effort| priced("hi", effort),
     },
 ];
 
@@ -274,32 +263,38 @@ fn server<'a>(
 }
 
 /// A line for each contender: label, policy, overheads.
-fn lines(
+fn compared(
     mix: &Mix,
     effort: Effort,
+    what: (Measure, Option<u16>),
     contenders: &[(&str, Scheduler, Overheads)],
 ) -> Result<Vec<Series>> {
-    let line = |(number, (label, policy, overheads)): (usize, &(&str, Scheduler, Overheads))| {
-        let target = server(mix, policy, *overheads, effort);
-        let style = if policy.is_sharing() {
-            Style::Floor
-        } else {
-            Style::Contender(number)
-        };
-        against_load(label, style, effort, (Measure::P99Us, None), target)
-    };
-    contenders.iter().enumerate().map(line).collect()
+    let labelled = contenders.iter().map(|one| (one.0, one));
+    let mut series = lines(labelled, |(_, policy, overheads)| {
+        against_load(effort, what, server(mix, policy, *overheads, effort))
+    })?;
+    for (line, (_, policy, _)) in series.iter_mut().zip(contenders) {
+        if policy.is_sharing() {
+            line.style = Style::Floor;
+        }
+    }
+    Ok(series)
 }
 
-fn ideal(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> {
-    let mix = Mix::named(mix)?;
-    let contenders = [
+/// Ideal policies, with the c-PRE policy given.
+fn ideal_policies(label: &str, preemptive: Scheduler) -> [(&str, Scheduler, Overheads); 4] {
+    [
         ("d-FCFS", Scheduler::of(dfcfs::REGISTERED), Overheads::IDEAL),
         ("c-FCFS", Scheduler::of(cfcfs::REGISTERED), Overheads::IDEAL),
-        ("c-PRE-SQ, 5 µs", single_queue(5), Overheads::IDEAL),
+        (label, preemptive, Overheads::IDEAL),
         ("PS", Scheduler::sharing(), Overheads::IDEAL),
-    ];
-    let series = lines(&mix, effort, &contenders)?;
+    ]
+}
+
+fn ideal(mix: &str, effort: Effort) -> Result<Drawing> {
+    let mix = Mix::named(mix)?;
+    let contenders = ideal_policies("c-PRE-SQ, 5 µs", single_queue(5));
+    let series = compared(&mix, effort, P99, &contenders)?;
     let found = format!(
         "at 70 % load p99 is {} µs under d-FCFS, {} under c-FCFS, {} under c-PRE-SQ with a quantum of 5 µs and {} under PS.",
         at(&series[0], 70.0),
@@ -307,25 +302,7 @@ fn ideal(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> 
         at(&series[2], 70.0),
         at(&series[3], 70.0),
     );
-    Ok(Drawing {
-        figure: latency_figure(name, title, series),
-        found,
-    })
-}
-
-fn exponential(effort: Effort) -> Result<Drawing> {
-    let title = "Ideal policies, exponential service times, mean 1 µs";
-    ideal("shinjuku-1a", "exp", title, effort)
-}
-
-fn lognormal(effort: Effort) -> Result<Drawing> {
-    let title = "Ideal policies, lognormal service times, mean 1 µs, sd 10 µs";
-    ideal("shinjuku-1b", "lognormal", title, effort)
-}
-
-fn bimodal(effort: Effort) -> Result<Drawing> {
-    let title = "Ideal policies, 99.5 % of 0.5 µs and 0.5 % of 500 µs";
-    ideal("shinjuku-1c", "hi", title, effort)
+    Ok(Drawing::latency(series, found))
 }
 
 /// c-PRE-MQ as the paper sets it up: a class's SLO is its p99 alone, preempted requests go to the
@@ -338,33 +315,10 @@ pub(super) fn multi_queue_at_the_head(mix: &Mix, quantum_us: u64) -> Result<Sche
 }
 
 /// A part of figure 2: `what` is measured of half 1 us, half 100 us.
-fn two(
-    name: &str,
-    title: &str,
-    y_label: &str,
-    what: (Measure, Option<u16>),
-    effort: Effort,
-) -> Result<Drawing> {
+fn two(y_label: &'static str, what: (Measure, Option<u16>), effort: Effort) -> Result<Drawing> {
     let mix = Mix::named("mid")?;
-    let multi = multi_queue_at_the_head(&mix, 5)?;
-    let line = |label, style, policy| {
-        let target = server(&mix, policy, Overheads::IDEAL, effort);
-        against_load(label, style, effort, what, target)
-    };
-    let series = vec![
-        line(
-            "d-FCFS",
-            Style::Contender(0),
-            &Scheduler::of(dfcfs::REGISTERED),
-        )?,
-        line(
-            "c-FCFS",
-            Style::Contender(1),
-            &Scheduler::of(cfcfs::REGISTERED),
-        )?,
-        line("c-PRE-MQ, 5 µs", Style::Contender(2), &multi)?,
-        line("PS", Style::Floor, &Scheduler::sharing())?,
-    ];
+    let contenders = ideal_policies("c-PRE-MQ, 5 µs", multi_queue_at_the_head(&mix, 5)?);
+    let series = compared(&mix, effort, what, &contenders)?;
     let found = format!(
         "at 70 % load {} is {} under d-FCFS, {} under c-FCFS, {} under c-PRE-MQ and {} under PS.",
         y_label.split(" (").next().unwrap_or(y_label),
@@ -373,35 +327,16 @@ fn two(
         at(&series[2], 70.0),
         at(&series[3], 70.0),
     );
-    let figure = Figure {
-        y_label: y_label.to_owned(),
-        ..latency_figure(name, title, series)
-    };
-    Ok(Drawing { figure, found })
-}
-
-fn short_of_two(effort: Effort) -> Result<Drawing> {
-    let title = "Ideal policies, half 1 µs and half 100 µs: requests of 1 µs";
-    let what = (Measure::P99Us, Some(Mix::SHORT));
-    two("shinjuku-2a", title, LATENCY, what, effort)
-}
-
-fn long_of_two(effort: Effort) -> Result<Drawing> {
-    let title = "Ideal policies, half 1 µs and half 100 µs: requests of 100 µs";
-    let what = (Measure::P99Us, Some(Mix::LONG));
-    two("shinjuku-2b", title, LATENCY, what, effort)
-}
-
-fn all_of_two(effort: Effort) -> Result<Drawing> {
-    let title = "Ideal policies, half 1 µs and half 100 µs: all requests";
-    let what = (Measure::P99Slowdown, None);
-    two("shinjuku-2c", title, SLOWDOWN, what, effort)
+    Ok(Drawing {
+        y_label,
+        ..Drawing::latency(series, found)
+    })
 }
 
 const LATENCY: &str = "p99 latency in µs (log)";
 pub(super) const SLOWDOWN: &str = "p99 slowdown (latency / service time, log)";
 
-fn priced(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing> {
+fn priced(mix: &str, effort: Effort) -> Result<Drawing> {
     let mix = Mix::named(mix)?;
     let contenders = [
         ("c-FCFS", Scheduler::of(cfcfs::REGISTERED), Overheads::IDEAL),
@@ -411,7 +346,7 @@ fn priced(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing>
         ("15 µs, posted interrupt", single_queue(15), POSTED),
         ("PS", Scheduler::sharing(), Overheads::IDEAL),
     ];
-    let series = lines(&mix, effort, &contenders)?;
+    let series = compared(&mix, effort, P99, &contenders)?;
     let found = format!(
         "at 70 % load p99 is {} µs without preemption; with a quantum of 5 µs it is {} if preemption is free, {} if it \
          costs what a posted interrupt does, {} if it costs what a signal does; with 15 µs and posted interrupts {}. Ideal \
@@ -428,10 +363,7 @@ fn priced(name: &str, mix: &str, title: &str, effort: Effort) -> Result<Drawing>
         SIGNAL.preempt_receive_ns,
         dispatcher_note(&mix),
     );
-    Ok(Drawing {
-        figure: latency_figure(name, title, series),
-        found,
-    })
+    Ok(Drawing::latency(series, found))
 }
 
 /// What follows where signals are many. A long request of `hi` takes 100 quanta of 5 µs, which is
@@ -445,21 +377,6 @@ fn dispatcher_note(mix: &Mix) -> &'static str {
     }
 }
 
-fn priced_exponential(effort: Effort) -> Result<Drawing> {
-    let title = "Preemption that costs, exponential service times, mean 1 µs";
-    priced("shinjuku-cost-exponential", "exp", title, effort)
-}
-
-fn priced_lognormal(effort: Effort) -> Result<Drawing> {
-    let title = "Preemption that costs, lognormal service times, mean 1 µs, sd 10 µs";
-    priced("shinjuku-cost-lognormal", "lognormal", title, effort)
-}
-
-fn priced_bimodal(effort: Effort) -> Result<Drawing> {
-    let title = "Preemption that costs, 99.5 % of 0.5 µs and 0.5 % of 500 µs";
-    priced("shinjuku-cost-bimodal", "hi", title, effort)
-}
-
 fn multi_queue(effort: Effort) -> Result<Drawing> {
     let class = |name, us| Ok(Class::new(name, 1.0, ServiceTime::fixed(us)?));
     let classes: Result<_> = [class("GET", 6.0), class("SCAN", 1_200.0)]
@@ -468,44 +385,29 @@ fn multi_queue(effort: Effort) -> Result<Drawing> {
     let mix = Mix::new("GET and SCAN", classes?)?;
     let (get, scan) = (Mix::SHORT, Mix::LONG);
     let multi = multi_queue_at_the_head(&mix, 15)?;
+    let first_come = Scheduler::of(cfcfs::REGISTERED);
     let single = single_queue(15);
-    let line = |label, number, policy, class| {
-        let target = server(&mix, policy, Overheads::IDEAL, effort);
-        let what = (Measure::P99Slowdown, Some(class));
-        against_load(label, Style::Contender(number), effort, what, target)
-    };
-    let series = vec![
-        line(
-            "no preemption, GET",
-            0,
-            &Scheduler::of(cfcfs::REGISTERED),
-            get,
-        )?,
-        line(
-            "no preemption, SCAN",
-            1,
-            &Scheduler::of(cfcfs::REGISTERED),
-            scan,
-        )?,
-        line("SQ, GET", 2, &single, get)?,
-        line("SQ, SCAN", 3, &single, scan)?,
-        line("MQ, GET", 4, &multi, get)?,
-        line("MQ, SCAN", 5, &multi, scan)?,
+    let contenders = [
+        ("no preemption, GET", (&first_come, get)),
+        ("no preemption, SCAN", (&first_come, scan)),
+        ("SQ, GET", (&single, get)),
+        ("SQ, SCAN", (&single, scan)),
+        ("MQ, GET", (&multi, get)),
+        ("MQ, SCAN", (&multi, scan)),
     ];
+    let series = lines(contenders, |(policy, class)| {
+        let what = (Measure::P99Slowdown, Some(class));
+        against_load(effort, what, server(&mix, policy, Overheads::IDEAL, effort))
+    })?;
     let [fcfs_get, fcfs_scan, sq_get, sq_scan, mq_get, mq_scan] =
         [0, 1, 2, 3, 4, 5].map(|line: usize| at(&series[line], 80.0));
     let found = format!(
         "at 80 % load the p99 slowdown of GETs and SCANs is {fcfs_get} and {fcfs_scan} without preemption, {sq_get} and \
          {sq_scan} under SQ, {mq_get} and {mq_scan} under MQ."
     );
-    let title =
-        "One queue or one a class: half GETs of 6 µs, half SCANs of 1,200 µs, quantum 15 µs";
     Ok(Drawing {
-        figure: Figure {
-            y_label: SLOWDOWN.to_owned(),
-            ..latency_figure("shinjuku-multi-queue", title, series)
-        },
-        found,
+        y_label: SLOWDOWN,
+        ..Drawing::latency(series, found)
     })
 }
 
@@ -519,32 +421,20 @@ fn connections(effort: Effort) -> Result<Drawing> {
         let draws = effort.requests * 100 / (30 * u64::from(queues).pow(2));
         let draws = draws.clamp(300, 20_000) as u32;
         let needed = connections_needed(queues, 0.1, 0.9, draws, SEED);
-        points.push(Point {
-            x: f64::from(queues),
-            y: Some(f64::from(needed)),
-            spread: None,
-        });
+        points.push(Point::exact(queues.into(), needed.into()));
     }
-    let series = vec![Series {
-        label: "hashed at random".to_owned(),
-        style: Style::Contender(0),
-        points,
-    }];
+    let series = vec![Series::contender(0, "hashed at random", points)];
     let found = format!(
         "{} for 2 queues and {} for 24.",
         at(&series[0], 2.0),
         at(&series[0], 24.0)
     );
     Ok(Drawing {
-        figure: Figure {
-            name: "shinjuku-4".to_owned(),
-            title: "Connections until hashing balances queues".to_owned(),
-            x: XAxis::Logarithmic("queues (log)"),
-            y: YAxis::Logarithmic,
-            y_label: "connections for < 10 % imbalance, P > 90 % (log)".to_owned(),
-            bars: "",
-            series,
-        },
+        x: XAxis::Logarithmic("queues (log)"),
+        y: YAxis::Logarithmic,
+        y_label: "connections for < 10 % imbalance, P > 90 % (log)",
+        bars: "",
+        series,
         found,
     })
 }
@@ -561,12 +451,8 @@ mod tests {
             load_step: 60,
             ..Effort::QUICK
         };
-        for (draw, says) in [
-            (priced_exponential as fn(Effort) -> Result<Drawing>, false),
-            (priced_lognormal, false),
-            (priced_bimodal, true),
-        ] {
-            let found = draw(effort).unwrap().found;
+        for (mix, says) in [("exp", false), ("lognormal", false), ("hi", true)] {
+            let found = priced(mix, effort).unwrap().found;
             assert_eq!(found.contains("use up the one dispatcher"), says, "{found}");
         }
     }

@@ -22,15 +22,6 @@ pub(super) struct Claim {
     pub(super) test: &'static str,
 }
 
-/// What is said below a figure before its numbers.
-#[derive(Clone, Copy)]
-pub(super) struct Caption {
-    /// What the document says.
-    pub(super) claims: &'static [Claim],
-    /// Parameters, and whatever else the document does not have: our choice.
-    pub(super) ours: &'static str,
-}
-
 pub(super) const SHINJUKU: Source = Source {
     name: "Shinjuku",
     reference: "Kaffes et al., Shinjuku: Preemptive Scheduling for µsecond-scale Tail Latency, NSDI 2019",
@@ -142,12 +133,12 @@ mod tests {
         for Entry {
             source,
             name,
-            caption,
+            claims,
             ..
         } in entries()
         {
-            assert!(!caption.claims.is_empty(), "{name} claims nothing");
-            for claim in caption.claims {
+            assert!(!claims.is_empty(), "{name} claims nothing");
+            for claim in *claims {
                 let Claim { place, test, .. } = claim;
                 assert!(source.places.contains(place), "{name}: {place}");
                 assert!(tests.contains(test), "{name}: no test {test}");

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use shinjuku_sim::plan::Target;
 use shinjuku_sim::{Estimate, Measure, Replicated, Until, replicate};
+use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::Effort;
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Point, Series};
 
 /// The seed of all figures.
 pub(super) const SEED: u64 = 2019;
@@ -17,33 +18,44 @@ pub(super) fn simulate(target: &Target, effort: Effort) -> Result<Replicated> {
     Ok(replicate(|seed| target.run(seed), SEED, until, |_, _| {})?)
 }
 
-/// A line against load: `target` is asked for each load, as a share.
+/// A numbered line for each contender, by its label.
+pub(super) fn lines<L: Into<String>, C>(
+    contenders: impl IntoIterator<Item = (L, C)>,
+    mut points: impl FnMut(C) -> Result<Vec<Point>>,
+) -> Result<Vec<Series>> {
+    let line = |(number, (label, contender))| {
+        points(contender).map(|points| Series::contender(number, label, points))
+    };
+    contenders.into_iter().enumerate().map(line).collect()
+}
+
+/// p99 latency of all requests.
+pub(super) const P99: (Measure, Option<u16>) = (Measure::P99Us, None);
+
+/// Points against load: `target` is asked for each load, as a share.
 pub(super) fn against_load(
-    label: &str,
-    style: Style,
     effort: Effort,
     (measure, class): (Measure, Option<u16>),
     target: impl Fn(f64) -> Target,
-) -> Result<Series> {
-    let mut points = Vec::new();
-    for percent in effort.loads() {
+) -> Result<Vec<Point>> {
+    let point = |percent: f64| {
         let result = simulate(&target(percent / 100.0), effort)?;
-        let estimate = result.estimate(measure, class);
-        points.push(if result.refused > 0 {
-            Point {
-                x: percent,
+        let found = point(percent, result.estimate(measure, class));
+        Ok(match result.refused {
+            0 => found,
+            _ => Point {
                 y: None,
                 spread: None,
-            }
-        } else {
-            point(percent, estimate)
-        });
-    }
-    Ok(Series {
-        label: label.to_owned(),
-        style,
-        points,
-    })
+                ..found
+            },
+        })
+    };
+    effort.loads().map(point).collect()
+}
+
+/// A mix of one class.
+pub(super) fn one_class(service: ServiceTime) -> Result<Mix> {
+    Ok(Mix::new("only", vec![Class::new("request", 1.0, service)])?)
 }
 
 /// A point with its interval. A logarithmic axis has no place for ends below zero: they stop short
@@ -72,19 +84,6 @@ pub(super) fn highest_load(effort: Effort, met: impl Fn(f64) -> Result<bool>) ->
     Ok(100.0 * f64::midpoint(low, high))
 }
 
-/// A figure of p99 latency against load.
-pub(super) fn latency_figure(name: &str, title: &str, series: Vec<Series>) -> Figure {
-    Figure {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        x: XAxis::Load,
-        y: YAxis::Logarithmic,
-        y_label: "p99 latency, all requests (µs, log)".to_owned(),
-        bars: "95 % interval",
-        series,
-    }
-}
-
 /// The value of a line at `x`, as text.
 pub(super) fn at(series: &Series, x: f64) -> String {
     let found = series.points.iter().find(|point| point.x == x);
@@ -93,4 +92,10 @@ pub(super) fn at(series: &Series, x: f64) -> String {
         Some(y) => format!("{y:.1}"),
         None => "saturated".to_owned(),
     }
+}
+
+/// What is said of each line, one after the other.
+pub(super) fn each(series: &[Series], say: impl Fn(&Series) -> String) -> String {
+    let said: Vec<_> = series.iter().map(say).collect();
+    said.join(", ")
 }

@@ -4,26 +4,25 @@ use anyhow::Result;
 use shinjuku_sim::fanout::{Discipline, FanoutScenario};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
-use super::source::{Caption, Claim, TAILGUARD};
-use super::sweep::{SEED, at};
+use super::source::{Claim, TAILGUARD};
+use super::sweep::{SEED, at, each};
 use super::{Drawing, Effort, Entry};
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use shinjuku_plot::{Point, Series, XAxis, YAxis};
 
 pub(super) const FIGURES: &[Entry] = &[Entry {
     source: &TAILGUARD,
     name: "tailguard",
+    title: "Highest load that keeps both SLOs: 100 servers, fan-out 1, 10, 100",
     seconds: 60,
-    caption: Caption {
-        claims: &[Claim {
-            place: "abstract",
-            says: "with deadlines from SLO and fan-out the servers carry more load within the SLOs than under the three other \
-                   policies: FIFO, priorities, and deadlines from the SLO alone (by up to 80 % there, with three applications \
-                   of the Tailbench suite).",
-            test: "tailguard_carries_more_load_than_fifo_priority_and_plain_edf",
-        }],
-        ours: "100 servers, queries of 1, 10 and 100 tasks, the SLOs and the service times; none of the abstract's \
-               applications is simulated.",
-    },
+    claims: &[Claim {
+        place: "abstract",
+        says: "with deadlines from SLO and fan-out the servers carry more load within the SLOs than under the three other \
+               policies: FIFO, priorities, and deadlines from the SLO alone (by up to 80 % there, with three applications \
+               of the Tailbench suite).",
+        test: "tailguard_carries_more_load_than_fifo_priority_and_plain_edf",
+    }],
+    ours: "100 servers, queries of 1, 10 and 100 tasks, the SLOs and the service times; none of the abstract's \
+           applications is simulated.",
     draw: policies,
 }];
 
@@ -47,17 +46,10 @@ fn policies(effort: Effort) -> Result<Drawing> {
                 ..FanoutScenario::new(mix.clone(), 100, fanouts, slos_us)
             };
             let step = 1.0 / f64::from(1 << effort.halvings);
-            points.push(Point {
-                x: slo_us,
-                y: Some(100.0 * scenario.highest_load(step, SEED)?),
-                spread: None,
-            });
+            let load = 100.0 * scenario.highest_load(step, SEED)?;
+            points.push(Point::exact(slo_us, load));
         }
-        Ok(Series {
-            label: discipline.name().to_owned(),
-            style: Style::Contender(number),
-            points,
-        })
+        Ok(Series::contender(number, discipline.name(), points))
     };
     // A search is one run after the other, so the lines are drawn side by side.
     let series: Vec<Series> = std::thread::scope(|scope| {
@@ -70,20 +62,15 @@ fn policies(effort: Effort) -> Result<Drawing> {
         };
         threads.into_iter().map(join).collect::<Result<_>>()
     })?;
-    let values: Vec<_> = series
-        .iter()
-        .map(|series| format!("{} {} %", series.label, at(series, 1_000.0)))
-        .collect();
+    let found = each(&series, |one| {
+        format!("{} {} %", one.label, at(one, 1_000.0))
+    });
     Ok(Drawing {
-        figure: Figure {
-            name: "tailguard".to_owned(),
-            title: "Highest load that keeps both SLOs: 100 servers, fan-out 1, 10, 100".to_owned(),
-            x: XAxis::Logarithmic("tighter SLO on p99 (µs, log); the other is 1.5 times it"),
-            y: YAxis::Percent,
-            y_label: "highest load (% of the servers' capacity)".to_owned(),
-            bars: "",
-            series,
-        },
-        found: format!("with SLOs of 1000 and 1500 µs: {}.", values.join(", ")),
+        x: XAxis::Logarithmic("tighter SLO on p99 (µs, log); the other is 1.5 times it"),
+        y: YAxis::Percent,
+        y_label: "highest load (% of the servers' capacity)",
+        bars: "",
+        series,
+        found: format!("with SLOs of 1000 and 1500 µs: {found}."),
     })
 }

@@ -5,12 +5,14 @@ use anyhow::Result;
 use shinjuku_policy::{cfcfs, dfcfs, stealing};
 use shinjuku_sim::plan::Target;
 use shinjuku_sim::{Estimate, Layout, Measure, Overheads, Scenario, Scheduler};
-use shinjuku_workload::{Class, Mix, ServiceTime};
+use shinjuku_workload::{Mix, ServiceTime};
 
-use super::source::{Caption, Claim, SHINJUKU, ZYGOS};
-use super::sweep::{self, SEED, against_load, at, highest_load, latency_figure, simulate};
-use super::{Drawing, Effort, Entry};
-use shinjuku_plot::{Figure, Point, Series, Style, XAxis, YAxis};
+use super::source::{Claim, SHINJUKU, ZYGOS};
+use super::sweep::{
+    self, P99, SEED, against_load, at, each, highest_load, lines, one_class, simulate,
+};
+use super::{Drawing, Effort, Entry, INTERVAL};
+use shinjuku_plot::{Point, Series, XAxis, YAxis};
 
 pub(super) const WORKERS: usize = 16;
 
@@ -18,83 +20,77 @@ pub(super) const FIGURES: &[Entry] = &[
     Entry {
         source: &ZYGOS,
         name: "zygos-fixed",
+        title: "Four queueing models, fixed service time of 1 µs",
         seconds: 8,
-        caption: Caption {
-            claims: &[SINGLE_QUEUE],
-            ours: "16 servers, the service time of 1 µs, and the same policies under processor sharing, which slide 4 names \
-                   as a model.",
-        },
-        draw: fixed,
+        claims: &[SINGLE_QUEUE],
+        ours: "16 servers, the service time of 1 µs, and the same policies under processor sharing, which slide 4 names \
+               as a model.",
+        draw: |effort| models(ServiceTime::fixed(1.0)?, effort),
     },
     Entry {
         source: &ZYGOS,
         name: "zygos-exponential",
+        title: "Four queueing models, exponential service times, mean 1 µs",
         seconds: 8,
-        caption: Caption {
-            claims: &[SINGLE_QUEUE, MISMATCH],
-            ours: "16 servers, the mean of 1 µs, and processor sharing beside.",
-        },
-        draw: exponential,
+        claims: &[SINGLE_QUEUE, MISMATCH],
+        ours: "16 servers, the mean of 1 µs, and processor sharing beside.",
+        draw: |effort| models(ServiceTime::exponential(1.0)?, effort),
     },
     Entry {
         source: &ZYGOS,
         name: "zygos-bimodal-1",
+        title: "Four queueing models, 90 % of 0.5 µs and 10 % of 5.5 µs",
         seconds: 8,
-        caption: Caption {
-            claims: &[SINGLE_QUEUE, MISMATCH],
-            ours: "16 servers, both service times and their shares, and processor sharing beside.",
-        },
-        draw: bimodal_1,
+        claims: &[SINGLE_QUEUE, MISMATCH],
+        ours: "16 servers, both service times and their shares, and processor sharing beside.",
+        draw: |effort| models(ServiceTime::bimodal(0.5, 5.5, 0.1)?, effort),
     },
     Entry {
         source: &ZYGOS,
         name: "zygos-bimodal-2",
+        title: "Four queueing models, 99.9 % of 0.5 µs and 0.1 % of 500.5 µs",
         seconds: 8,
-        caption: Caption {
-            claims: &[SINGLE_QUEUE],
-            ours: "the whole figure: 16 servers, both service times and their shares, so far apart that processor \
-                   sharing is ahead.",
-        },
-        draw: bimodal_2,
+        claims: &[SINGLE_QUEUE],
+        ours: "the whole figure: 16 servers, both service times and their shares, so far apart that processor \
+               sharing is ahead.",
+        draw: |effort| models(ServiceTime::bimodal(0.5, 500.5, 0.001)?, effort),
     },
     Entry {
         source: &ZYGOS,
         name: "zygos-load-at-slo",
+        title: "Highest load with p99 within ten mean service times, exponential",
         seconds: 30,
-        caption: Caption {
-            claims: &[
-                SINGLE_QUEUE,
-                Claim {
-                    place: "slide 4",
-                    says: "a model without the operating system's overheads does not depend on the service time, and is \
-                           an upper bound of performance.",
-                    test: "zygos_an_ideal_server_has_no_scale_of_its_own",
-                },
-                Claim {
-                    place: "slide 36",
-                    says: "work stealing converges to a single queue.",
-                    test: "zygos_stealing_comes_near_one_queue",
-                },
-            ],
-            ours: "16 servers, exponential service times, and the 0.5 µs of a worker for each request, which stand for a \
-                   network stack.",
-        },
+        claims: &[
+            SINGLE_QUEUE,
+            Claim {
+                place: "slide 4",
+                says: "a model without the operating system's overheads does not depend on the service time, and is \
+                       an upper bound of performance.",
+                test: "zygos_an_ideal_server_has_no_scale_of_its_own",
+            },
+            Claim {
+                place: "slide 36",
+                says: "work stealing converges to a single queue.",
+                test: "zygos_stealing_comes_near_one_queue",
+            },
+        ],
+        ours: "16 servers, exponential service times, and the 0.5 µs of a worker for each request, which stand for a \
+               network stack.",
         draw: load_at_slo,
     },
     Entry {
         source: &ZYGOS,
         name: "zygos-interrupts",
+        title: "Exponential service times, mean 10 µs: what interrupts are worth",
         seconds: 30,
-        caption: Caption {
-            claims: &[Claim {
-                place: "slide 32",
-                says: "at 10 µs, interrupts on head-of-line blocking bring ZygOS closer to the single queue (measured \
-                       there).",
-                test: "zygos_interrupts_bring_it_closer_to_one_queue",
-            }],
-            ours: "to simulate this; 16 cores, exponential service times, 1920 connections, 0.25 µs of the home core for \
-                   receiving and as much for a reply that another core has made, 0.2 µs to steal, 1 µs for an interrupt.",
-        },
+        claims: &[Claim {
+            place: "slide 32",
+            says: "at 10 µs, interrupts on head-of-line blocking bring ZygOS closer to the single queue (measured \
+                   there).",
+            test: "zygos_interrupts_bring_it_closer_to_one_queue",
+        }],
+        ours: "to simulate this; 16 cores, exponential service times, 1920 connections, 0.25 µs of the home core for \
+               receiving and as much for a reply that another core has made, 0.2 µs to steal, 1 µs for an interrupt.",
         draw: interrupts,
     },
 ];
@@ -103,15 +99,14 @@ pub(super) const FIGURES: &[Entry] = &[
 pub(super) const STEAL_RATE: Entry = Entry {
     source: &SHINJUKU,
     name: "zygos-steal-rate",
+    title: "How many requests ZygOS steals",
     seconds: 10,
-    caption: Caption {
-        claims: &[Claim {
-            place: "section 4.2",
-            says: "ZygOS steals up to 60 % of the requests even where service times are alike.",
-            test: "shinjuku_zygos_steals_many_requests_that_are_alike",
-        }],
-        ours: "to simulate this; 16 cores, 1 µs, the costs as for its interrupts, and exponential service times beside.",
-    },
+    claims: &[Claim {
+        place: "section 4.2",
+        says: "ZygOS steals up to 60 % of the requests even where service times are alike.",
+        test: "shinjuku_zygos_steals_many_requests_that_are_alike",
+    }],
+    ours: "to simulate this; 16 cores, 1 µs, the costs as for its interrupts, and exponential service times beside.",
     draw: steal_rate,
 };
 
@@ -143,43 +138,38 @@ fn system(mix: &Mix, layout: Layout, load: f64, effort: Effort) -> Scenario {
 }
 
 fn interrupts(effort: Effort) -> Result<Drawing> {
-    let mix = mix(ServiceTime::exponential(10.0)?)?;
+    let mix = one_class(ServiceTime::exponential(10.0)?)?;
     let systems = [
         ("one queue, ideal", Layout::Central),
         ("IX", Layout::Ix),
         ("ZygOS without interrupts", Layout::ZygOsNoInterrupts),
         ("ZygOS", Layout::ZygOs),
     ];
-    let line = |(number, (label, layout)): (usize, &(&str, Layout))| {
-        let target = |load| Target::Server(Box::new(system(&mix, *layout, load, effort)));
-        let style = Style::Contender(number);
-        against_load(label, style, effort, (Measure::P99Us, None), target)
-    };
-    let series: Vec<_> = systems
-        .iter()
-        .enumerate()
-        .map(line)
-        .collect::<Result<_>>()?;
-    let values: Vec<_> = series
-        .iter()
-        .map(|series| format!("{} {} µs", series.label, at(series, 70.0)))
-        .collect();
-    let title = "Exponential service times, mean 10 µs: what interrupts are worth";
-    Ok(Drawing {
-        figure: latency_figure("zygos-interrupts", title, series),
-        found: format!("at 70 % load: {}.", values.join(", ")),
-    })
+    let series = lines(systems, |layout: Layout| {
+        let target = |load| Target::Server(Box::new(system(&mix, layout, load, effort)));
+        against_load(effort, P99, target)
+    })?;
+    let found = at_70(&series);
+    Ok(Drawing::latency(series, found))
+}
+
+fn at_70(series: &[Series]) -> String {
+    let values = each(series, |one| format!("{} {} µs", one.label, at(one, 70.0)));
+    format!("at 70 % load: {values}.")
 }
 
 fn steal_rate(effort: Effort) -> Result<Drawing> {
     let mixes = [
-        ("fixed, 1 µs", mix(ServiceTime::fixed(1.0)?)?),
-        ("exponential, 1 µs", mix(ServiceTime::exponential(1.0)?)?),
+        ("fixed, 1 µs", one_class(ServiceTime::fixed(1.0)?)?),
+        (
+            "exponential, 1 µs",
+            one_class(ServiceTime::exponential(1.0)?)?,
+        ),
     ];
-    let line = |(number, (label, mix)): (usize, &(&str, Mix))| -> Result<Series> {
+    let series = lines(mixes, |mix: Mix| {
         let point = |percent: f64| -> Result<Point> {
             effort.check_time()?;
-            let scenario = system(mix, Layout::ZygOs, percent / 100.0, effort);
+            let scenario = system(&mix, Layout::ZygOs, percent / 100.0, effort);
             let mut shares = Vec::new();
             for seed in 0..u64::from(effort.replications) {
                 let run = scenario.run(SEED + seed)?;
@@ -187,16 +177,10 @@ fn steal_rate(effort: Effort) -> Result<Drawing> {
                 let served = run.tally.all().requests as f64 * 10.0 / 9.0;
                 shares.push(100.0 * run.helps as f64 / served);
             }
-            let estimate = Estimate::of(&shares);
-            Ok(sweep::point(percent, estimate))
+            Ok(sweep::point(percent, Estimate::of(&shares)))
         };
-        Ok(Series {
-            label: (*label).to_owned(),
-            style: Style::Contender(number),
-            points: effort.loads().map(point).collect::<Result<_>>()?,
-        })
-    };
-    let series: Vec<_> = mixes.iter().enumerate().map(line).collect::<Result<_>>()?;
+        effort.loads().map(point).collect()
+    })?;
     let most = series[0].points.iter().filter_map(|point| point.y);
     let found = format!(
         "of requests that are alike, ZygOS steals {} % at 30 % load, {} % at 50 %, {} % at 90 %, and {:.0} % at most. An \
@@ -207,15 +191,11 @@ fn steal_rate(effort: Effort) -> Result<Drawing> {
         most.fold(0.0, f64::max),
     );
     Ok(Drawing {
-        figure: Figure {
-            name: "zygos-steal-rate".to_owned(),
-            title: "How many requests ZygOS steals".to_owned(),
-            x: XAxis::Load,
-            y: YAxis::Percent,
-            y_label: "stolen (% of the requests)".to_owned(),
-            bars: "95 % interval",
-            series,
-        },
+        x: XAxis::Load,
+        y: YAxis::Percent,
+        y_label: "stolen (% of the requests)",
+        bars: INTERVAL,
+        series,
         found,
     })
 }
@@ -233,76 +213,22 @@ const MISMATCH: Claim = Claim {
     test: "zygos_the_gap_grows_with_dispersion",
 };
 
-fn mix(service: ServiceTime) -> Result<Mix> {
-    Ok(Mix::new("only", vec![Class::new("request", 1.0, service)])?)
-}
-
-fn models(name: &str, title: &str, service: ServiceTime, effort: Effort) -> Result<Drawing> {
-    let mix = mix(service)?;
+fn models(service: ServiceTime, effort: Effort) -> Result<Drawing> {
+    let mix = one_class(service)?;
     let models = [
         ("M/G/16/FCFS", Scheduler::of(cfcfs::REGISTERED)),
         ("16 x M/G/1/FCFS", Scheduler::of(dfcfs::REGISTERED)),
         ("M/G/16/PS", Scheduler::sharing()),
         ("16 x M/G/1/PS", Scheduler::partitioned_sharing()),
     ];
-    let line = |(number, (label, policy)): (usize, &(&str, Scheduler))| {
-        let target = |load| {
+    let series = lines(models, |policy: Scheduler| {
+        against_load(effort, P99, |load| {
             let scenario = Scenario::new(mix.clone(), load, policy.clone(), WORKERS);
             Target::Server(Box::new(scenario.with_requests(effort.requests)))
-        };
-        against_load(
-            label,
-            Style::Contender(number),
-            effort,
-            (Measure::P99Us, None),
-            target,
-        )
-    };
-    let series: Vec<_> = models.iter().enumerate().map(line).collect::<Result<_>>()?;
-    let values: Vec<_> = series
-        .iter()
-        .map(|series| format!("{} {} µs", series.label, at(series, 70.0)))
-        .collect();
-    Ok(Drawing {
-        figure: latency_figure(name, title, series),
-        found: format!("at 70 % load: {}.", values.join(", ")),
-    })
-}
-
-fn fixed(effort: Effort) -> Result<Drawing> {
-    models(
-        "zygos-fixed",
-        "Four queueing models, fixed service time of 1 µs",
-        ServiceTime::fixed(1.0)?,
-        effort,
-    )
-}
-
-fn exponential(effort: Effort) -> Result<Drawing> {
-    models(
-        "zygos-exponential",
-        "Four queueing models, exponential service times, mean 1 µs",
-        ServiceTime::exponential(1.0)?,
-        effort,
-    )
-}
-
-fn bimodal_1(effort: Effort) -> Result<Drawing> {
-    models(
-        "zygos-bimodal-1",
-        "Four queueing models, 90 % of 0.5 µs and 10 % of 5.5 µs",
-        ServiceTime::bimodal(0.5, 5.5, 0.1)?,
-        effort,
-    )
-}
-
-fn bimodal_2(effort: Effort) -> Result<Drawing> {
-    models(
-        "zygos-bimodal-2",
-        "Four queueing models, 99.9 % of 0.5 µs and 0.1 % of 500.5 µs",
-        ServiceTime::bimodal(0.5, 500.5, 0.001)?,
-        effort,
-    )
+        })
+    })?;
+    let found = at_70(&series);
+    Ok(Drawing::latency(series, found))
 }
 
 /// The highest load, percent, at which p99 is at most ten mean service times.
@@ -318,32 +244,25 @@ fn highest(mix: &Mix, policy: &Scheduler, overheads: Overheads, effort: Effort) 
     })
 }
 
-/// One contender's highest load, percent, against the mean service time, us.
+/// The highest load, percent, against the mean service time, us.
 fn against_service_time(
-    (number, (label, policy, overheads)): (usize, (&str, Scheduler, Overheads)),
+    policy: &Scheduler,
+    overheads: Overheads,
     effort: Effort,
-) -> Result<Series> {
-    let mut points = Vec::new();
+) -> Result<Vec<Point>> {
+    let mut points: Vec<Point> = Vec::new();
     for mean_us in [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0] {
         // An ideal system has no scale of its own: one value holds for all.
         let load = match points.first() {
             Some(&Point { y: Some(first), .. }) if overheads == Overheads::IDEAL => first,
             _ => {
-                let mix = mix(ServiceTime::exponential(mean_us)?)?;
-                highest(&mix, &policy, overheads, effort)?
+                let mix = one_class(ServiceTime::exponential(mean_us)?)?;
+                highest(&mix, policy, overheads, effort)?
             }
         };
-        points.push(Point {
-            x: mean_us,
-            y: Some(load),
-            spread: None,
-        });
+        points.push(Point::exact(mean_us, load));
     }
-    Ok(Series {
-        label: label.to_owned(),
-        style: Style::Contender(number),
-        points,
-    })
+    Ok(points)
 }
 
 fn load_at_slo(effort: Effort) -> Result<Drawing> {
@@ -355,22 +274,19 @@ fn load_at_slo(effort: Effort) -> Result<Drawing> {
     let ideal = Overheads::IDEAL;
     let one_queue = || Scheduler::of(cfcfs::REGISTERED);
     let many_queues = || Scheduler::of(dfcfs::REGISTERED);
+    let stealing = Scheduler::of(stealing::REGISTERED);
     let contenders = [
-        ("c-FCFS, ideal", one_queue(), ideal),
-        (
-            "stealing, ideal",
-            Scheduler::of(stealing::REGISTERED),
-            ideal,
-        ),
-        ("d-FCFS, ideal", many_queues(), ideal),
-        ("c-FCFS, 0.5 µs a request", one_queue(), stack),
-        ("d-FCFS, 0.5 µs a request", many_queues(), stack),
+        ("c-FCFS, ideal", (one_queue(), ideal)),
+        ("stealing, ideal", (stealing, ideal)),
+        ("d-FCFS, ideal", (many_queues(), ideal)),
+        ("c-FCFS, 0.5 µs a request", (one_queue(), stack)),
+        ("d-FCFS, 0.5 µs a request", (many_queues(), stack)),
     ];
-    let contenders = contenders.into_iter().enumerate();
-    let series = contenders.map(|contender| against_service_time(contender, effort));
-    let series: Vec<_> = series.collect::<Result<_>>()?;
-    let bimodal = mix(ServiceTime::bimodal(0.5, 5.5, 0.1)?)?;
-    let fixed = mix(ServiceTime::fixed(1.0)?)?;
+    let series = lines(contenders, |(policy, overheads)| {
+        against_service_time(&policy, overheads, effort)
+    })?;
+    let bimodal = one_class(ServiceTime::bimodal(0.5, 5.5, 0.1)?)?;
+    let fixed = one_class(ServiceTime::fixed(1.0)?)?;
     let carried = |mix: &Mix, policy| highest(mix, &policy, ideal, effort);
     let found = format!(
         "ideal c-FCFS carries {} %, stealing {} %, d-FCFS {} %, whatever the service time; with 0.5 µs a request c-FCFS \
@@ -387,15 +303,11 @@ fn load_at_slo(effort: Effort) -> Result<Drawing> {
         carried(&bimodal, many_queues())?,
     );
     Ok(Drawing {
-        figure: Figure {
-            name: "zygos-load-at-slo".to_owned(),
-            title: "Highest load with p99 within ten mean service times, exponential".to_owned(),
-            x: XAxis::Logarithmic("mean service time (µs, log)"),
-            y: YAxis::Percent,
-            y_label: "highest load (% of the workers' capacity)".to_owned(),
-            bars: "",
-            series,
-        },
+        x: XAxis::Logarithmic("mean service time (µs, log)"),
+        y: YAxis::Percent,
+        y_label: "highest load (% of the workers' capacity)",
+        bars: "",
+        series,
         found,
     })
 }

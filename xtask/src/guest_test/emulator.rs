@@ -12,6 +12,19 @@ use super::{copy, posting, remove};
 use crate::doctor::root::Root;
 use crate::test::step::Step;
 
+/// What is booted, and how.
+#[derive(Debug)]
+pub struct Boot<'a> {
+    /// The kernel and its initramfs.
+    pub image: &'a Image,
+    /// The kernel's.
+    pub command_line: &'a str,
+    /// The file that the guest's console goes to.
+    pub console: &'a Path,
+    /// The time that it may take.
+    pub limit: Duration,
+}
+
 /// Something that boots an [`Image`].
 pub trait Emulator: Sized {
     /// What its files are called.
@@ -33,18 +46,11 @@ pub trait Emulator: Sized {
     /// [`Missing`] with the reason.
     fn find(directory: &Path, mirror: &str) -> Result<Self, Missing>;
 
-    /// The command that boots `image`, its console going to the file `console`, ending when the
-    /// guest powers off.
+    /// The command that boots this, ending when the guest powers off.
     ///
     /// # Errors
     /// If what it boots from cannot be made.
-    fn step(
-        &self,
-        image: &Image,
-        command_line: &str,
-        console: &Path,
-        limit: Duration,
-    ) -> Result<Step>;
+    fn step(&self, boot: &Boot<'_>) -> Result<Step>;
 }
 
 /// QEMU, interpreting: an AMD CPU with SVM.
@@ -83,30 +89,19 @@ impl Emulator for Qemu {
             .map(|packages| Self { packages })
     }
 
-    fn step(
-        &self,
-        image: &Image,
-        command_line: &str,
-        console: &Path,
-        limit: Duration,
-    ) -> Result<Step> {
+    fn step(&self, boot: &Boot<'_>) -> Result<Step> {
         let mut command = self.packages.start("usr/bin/qemu-system-x86_64", &[]);
         let settings = "-nodefaults -no-user-config -display none -monitor none -no-reboot -M q35 -m 2048 -smp 2 \
                         -accel tcg,thread=multi -cpu max,+svm";
         command.extend(settings.split_whitespace().map(str::to_owned));
+        let shown = |path: &Path| path.display().to_string();
         for (option, value) in [
-            (
-                "-L",
-                self.packages.at("usr/share/qemu").display().to_string(),
-            ),
-            (
-                "-L",
-                self.packages.at("usr/share/seabios").display().to_string(),
-            ),
-            ("-serial", format!("file:{}", console.display())),
-            ("-kernel", image.kernel.display().to_string()),
-            ("-initrd", image.initramfs.display().to_string()),
-            ("-append", command_line.to_owned()),
+            ("-L", shown(&self.packages.at("usr/share/qemu"))),
+            ("-L", shown(&self.packages.at("usr/share/seabios"))),
+            ("-serial", format!("file:{}", boot.console.display())),
+            ("-kernel", shown(&boot.image.kernel)),
+            ("-initrd", shown(&boot.image.initramfs)),
+            ("-append", boot.command_line.to_owned()),
         ] {
             command.extend([option.to_owned(), value]);
         }
@@ -116,7 +111,7 @@ impl Emulator for Qemu {
             program,
             arguments: command,
             environment: Vec::new(),
-            limit,
+            limit: boot.limit,
             has_tests: false,
             need: None,
         })
@@ -210,14 +205,8 @@ impl Emulator for Bochs {
         })
     }
 
-    fn step(
-        &self,
-        image: &Image,
-        command_line: &str,
-        console: &Path,
-        limit: Duration,
-    ) -> Result<Step> {
-        let disc = self.disc(image, command_line)?;
+    fn step(&self, boot: &Boot<'_>) -> Result<Step> {
+        let disc = self.disc(boot.image, boot.command_line)?;
         let bios = self.packages.at("usr/share/bochs");
         let log = self.directory.join("bochs-own.log");
         let mut settings = SETTINGS.to_owned();
@@ -225,7 +214,7 @@ impl Emulator for Bochs {
             ("@BIOS@", bios.join("BIOS-bochs-latest")),
             ("@VGABIOS@", bios.join("VGABIOS-lgpl-latest")),
             ("@DISC@", disc),
-            ("@CONSOLE@", console.to_owned()),
+            ("@CONSOLE@", boot.console.to_owned()),
             ("@LOG@", log),
         ] {
             settings = settings.replace(place, &path.display().to_string());
@@ -242,18 +231,11 @@ impl Emulator for Bochs {
         let environment = [
             (
                 "LTDL_LIBRARY_PATH",
-                self.packages
-                    .at(LIBRARIES)
-                    .join("bochs/plugins")
-                    .display()
-                    .to_string(),
+                self.packages.at(LIBRARIES).join("bochs/plugins"),
             ),
-            ("BXSHARE", bios.display().to_string()),
-            ("TERM", "linux".to_owned()),
-            (
-                "TERMINFO",
-                self.packages.at("usr/share/terminfo").display().to_string(),
-            ),
+            ("BXSHARE", bios),
+            ("TERM", "linux".into()),
+            ("TERMINFO", self.packages.at("usr/share/terminfo")),
         ];
         Ok(Step {
             name: "bochs",
@@ -264,9 +246,9 @@ impl Emulator for Bochs {
                 quoted.join(" "),
             ],
             environment: environment
-                .map(|(name, value)| (name.to_owned(), value))
+                .map(|(name, value)| (name.to_owned(), value.display().to_string()))
                 .into(),
-            limit,
+            limit: boot.limit,
             has_tests: false,
             need: None,
         })
@@ -299,14 +281,8 @@ impl Emulator for BochsWithApicv {
         }))
     }
 
-    fn step(
-        &self,
-        image: &Image,
-        command_line: &str,
-        console: &Path,
-        limit: Duration,
-    ) -> Result<Step> {
-        self.0.step(image, command_line, console, limit)
+    fn step(&self, boot: &Boot<'_>) -> Result<Step> {
+        self.0.step(boot)
     }
 }
 
@@ -323,10 +299,13 @@ mod tests {
             kernel: "/k".into(),
             initramfs: "/i".into(),
         };
-        let limit = Duration::from_secs(1);
-        let step = qemu
-            .step(&image, "quiet a=b", Path::new("/c.log"), limit)
-            .unwrap();
+        let boot = Boot {
+            image: &image,
+            command_line: "quiet a=b",
+            console: Path::new("/c.log"),
+            limit: Duration::from_secs(1),
+        };
+        let step = qemu.step(&boot).unwrap();
         let has = |option: &str, value: &str| {
             step.arguments
                 .windows(2)

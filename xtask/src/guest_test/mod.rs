@@ -32,7 +32,7 @@ pub mod posting;
 pub mod suite;
 
 use console::Console;
-use emulator::{Bochs, BochsWithApicv, Emulator, Qemu};
+use emulator::{Bochs, BochsWithApicv, Boot, Emulator, Qemu};
 use parts::Missing;
 
 /// How often a tier is tried where the emulated machine itself stands still.
@@ -139,7 +139,12 @@ fn tier<E: Emulator>(options: &Options, stop: &AtomicBool) -> Result<bool> {
         // What is left is for the guest to start and to end.
         limit.mul_f64(0.8),
     )?;
-    let step = emulator.step(&image, &command_line, &console_path, limit)?;
+    let step = emulator.step(&Boot {
+        image: &image,
+        command_line: &command_line,
+        console: &console_path,
+        limit,
+    })?;
     println!(
         "== {}: {} with {}, at most {} s; tail -f {}",
         E::OPTIONS,

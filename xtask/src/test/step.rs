@@ -235,8 +235,8 @@ fn forward(pipe: impl Read + Send + 'static, lines: Sender<Line>, kind: fn(Strin
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: Duration, has_tests: bool) -> Outcome {
-        let step = Step {
+    fn script(script: &str, limit: Duration, has_tests: bool) -> Step {
+        Step {
             name: "shell",
             program: "sh".into(),
             arguments: vec!["-c".into(), script.into()],
@@ -244,9 +244,16 @@ mod tests {
             limit,
             has_tests,
             need: None,
-        };
-        step.run(Path::new("/"), &AtomicBool::new(false), &mut |_| {})
+        }
+    }
+
+    fn run(step: &Step, stopped: bool) -> Outcome {
+        step.run(Path::new("/"), &AtomicBool::new(stopped), &mut |_| {})
             .unwrap()
+    }
+
+    fn shell(text: &str, limit: Duration, has_tests: bool) -> Outcome {
+        run(&script(text, limit, has_tests), false)
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -266,36 +273,24 @@ mod tests {
 
     #[test]
     fn a_step_without_what_it_needs_is_skipped_by_name() {
-        let step = |probe| Step {
-            name: "needy",
-            program: "false".into(),
-            arguments: vec![],
-            environment: vec![],
-            limit: LONG,
-            has_tests: true,
-            need: Some(Need {
-                probe,
-                missing: "install it",
-            }),
-        };
-        let run = |step: Step| {
-            let nowhere = &mut |_: &str| {};
-            step.run(Path::new("/"), &AtomicBool::new(false), nowhere)
-                .unwrap()
+        let needy = |probe| {
+            let missing = "install it";
+            let step = Step {
+                need: Some(Need { probe, missing }),
+                ..script("false", LONG, true)
+            };
+            run(&step, false)
         };
         for probe in ["false", "no-such-program --exists x"] {
-            let outcome = run(step(probe));
+            let outcome = needy(probe);
             assert_eq!(outcome.end, End::Passed, "{probe}");
             let skipped = &outcome.tally.skipped[0];
             assert_eq!(
                 (skipped.name.as_str(), skipped.reason.as_str()),
-                ("step needy", "install it")
+                ("step shell", "install it")
             );
         }
-        assert!(
-            matches!(run(step("true")).end, End::Failed(_)),
-            "it was run"
-        );
+        assert!(matches!(needy("true").end, End::Failed(_)), "it was run");
     }
 
     #[test]
@@ -326,18 +321,7 @@ mod tests {
 
     #[test]
     fn a_stopped_run_ends_its_step() {
-        let step = Step {
-            name: "sleep",
-            program: "sleep".into(),
-            arguments: vec!["1000".into()],
-            environment: vec![],
-            limit: LONG,
-            has_tests: false,
-            need: None,
-        };
-        let outcome = step
-            .run(Path::new("/"), &AtomicBool::new(true), &mut |_| {})
-            .unwrap();
+        let outcome = run(&script("sleep 1000", LONG, false), true);
         assert_eq!(outcome.end, End::Interrupted);
     }
 }

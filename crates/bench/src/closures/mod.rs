@@ -21,6 +21,7 @@ use shinjuku_examples::work::{spin, spin_with_probes, steps_per_nano};
 use shinjuku_preempt::Realtime;
 use shinjuku_workload::{
     Arrival, Class, Length, Mix, Record, Schedule, ScheduleConfig, ServiceTime, Summary,
+    nearest_rank,
 };
 
 pub use executor::{Contender, Executor};
@@ -169,9 +170,9 @@ impl Experiment {
         executor.end();
         let Generated { late, cpu, wall } = generated?;
         let mut outcome = self.judge(arrivals, &board)?;
-        outcome.late_p99_us = p99(late).map(|nanos| nanos as f64 / 1e3);
         outcome.cores_used = cpu.as_secs_f64() / wall.as_secs_f64();
         if !arrivals.is_empty() {
+            outcome.late_p99_us = Some(nearest_rank(&late, 990) as f64 / 1e3);
             let work: u64 = arrivals.iter().map(|arrival| arrival.service_ns).sum();
             outcome.cpu_us = Some(cpu.as_secs_f64() * 1e6 / arrivals.len() as f64);
             outcome.cpu_over_work = Some(cpu.as_nanos() as f64 / work as f64);
@@ -209,6 +210,7 @@ impl Experiment {
         sleep_until(board.start + length);
         let (cpu, wall) = (others_time().saturating_sub(before), board.start.elapsed());
         board.over.store(true, Ordering::Relaxed);
+        late.sort_unstable();
         Generated { late, cpu, wall }
     }
 
@@ -249,7 +251,7 @@ impl Experiment {
 /// What the generator saw.
 #[derive(Debug)]
 struct Generated {
-    /// How late each request was handed over, nanoseconds.
+    /// How late each request was handed over, nanoseconds, sorted.
     late: Vec<u64>,
     /// Processor time of all other threads.
     cpu: Duration,
@@ -301,13 +303,6 @@ fn others_time() -> Duration {
     read(ClockId::ProcessCPUTime).saturating_sub(read(ClockId::ThreadCPUTime))
 }
 
-/// By nearest rank; `None` without values.
-fn p99(mut values: Vec<u64>) -> Option<u64> {
-    values.sort_unstable();
-    let rank = (values.len() * 99).div_ceil(100);
-    values.get(rank.checked_sub(1)?).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use shinjuku::Config;
@@ -345,12 +340,5 @@ mod tests {
         let outcome = outcome.unwrap();
         assert!((0.0..64.0).contains(&outcome.cores_used), "{outcome:?}");
         assert_eq!((outcome.requests, outcome.cpu_us), (0, None));
-    }
-
-    #[test]
-    fn the_99th_percentile_is_by_nearest_rank() {
-        assert_eq!(p99((1..=100).collect()), Some(99));
-        assert_eq!(p99(vec![7]), Some(7));
-        assert_eq!(p99(vec![]), None);
     }
 }

@@ -42,7 +42,6 @@ pub const NEVER: u64 = u64::MAX / 2;
 pub struct Planned {
     /// When, on which connection.
     pub arrival: Arrival,
-    /// What.
     pub bytes: [u8; REQUEST],
 }
 

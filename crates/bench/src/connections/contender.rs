@@ -23,7 +23,6 @@ const OTHERS: u64 = 512;
 /// A way to serve connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Contender {
-    /// Its name.
     pub name: &'static str,
     kind: Kind,
 }

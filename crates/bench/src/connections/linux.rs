@@ -47,7 +47,6 @@ pub enum Sharing {
 /// A server that runs. Dropped, it ends.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it listens.
     pub address: SocketAddr,
     bell: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,

@@ -77,15 +77,12 @@ const EFFORTS: Efforts = Efforts {
 pub struct Connections {
     /// Connections of the client.
     pub connections: usize,
-    /// The servers' cores.
     pub cores: Vec<usize>,
     /// Whether the client has cores of its own.
     pub client_has_its_own_cores: bool,
     /// What each contender is.
     pub descriptions: BTreeMap<String, String>,
-    /// The scenarios.
     pub scenarios: Vec<ScenarioResults>,
-    /// Ratios of pairs.
     pub comparisons: Vec<Comparison>,
 }
 
@@ -93,7 +90,6 @@ pub struct Connections {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioResults {
-    /// Its name.
     pub name: String,
     /// The mean service time, us; the limit of p99 is ten times that.
     pub mean_us: f64,
@@ -128,7 +124,6 @@ pub struct Cell {
     pub unanswered: u64,
     /// Median latency; null where requests without an answer reach it.
     pub p50_us: Option<f64>,
-    /// 99th percentile.
     pub p99_us: Option<f64>,
     /// The same of each class that came.
     pub class_p99_us: BTreeMap<String, Option<f64>>,

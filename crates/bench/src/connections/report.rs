@@ -1,7 +1,6 @@
 //! Loads within ten mean service times, ratios, and the page.
 
-use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
-use shinjuku_workload::repeat::Spread;
+use shinjuku_plot::{Figure, Series, Table, XAxis, YAxis};
 
 use super::contender::{CONTENDERS, FLOATING, IX, OURS, PARTITIONED, ZYGOS};
 use super::scenario::SCENARIOS;
@@ -10,7 +9,7 @@ use crate::harness::{
     Comparison, Goal, Measured, Runs, Section, Target, by_repetition, comparisons,
 };
 use crate::paper::reach;
-use crate::report::figure;
+use crate::report::{BARS, cells, figure, or_dash, point};
 
 /// The talk's limit of p99: so many mean service times (slide 8).
 const MEANS: f64 = 10.0;
@@ -48,7 +47,7 @@ impl Connections {
 
 impl AtLoad {
     fn of(&self, name: &str) -> Option<&Runs<Cell>> {
-        self.contenders.iter().find(|runs| runs.name == name)
+        Runs::named(&self.contenders, name)
     }
 }
 
@@ -63,10 +62,7 @@ impl ScenarioResults {
             let points = points.map(|(load, runs)| (load.share * 100.0, p99(runs)));
             reach(points, MEANS * self.mean_us)
         };
-        Runs {
-            name: name.to_owned(),
-            runs: (0..repetitions).map(of_one).collect(),
-        }
+        Runs::of(name, (0..repetitions).map(of_one))
     }
 
     fn compare(&self) -> Vec<Comparison> {
@@ -74,7 +70,7 @@ impl ScenarioResults {
         let mut compared = Vec::new();
         for [over, under] in PAIRS {
             let loads = |name: &str| {
-                let found = self.within.iter().find(|runs| runs.name == name);
+                let found = Runs::named(&self.within, name);
                 found.map_or_else(Vec::new, |runs| runs.runs.clone())
             };
             // Who is above the limit from the first point on counts with that point: the ratio is
@@ -110,10 +106,13 @@ impl ScenarioResults {
     fn answered(&self) -> Option<Target> {
         let name = format!("{}: unanswered at the lowest load: {OURS}", self.name);
         let left = self.loads.first()?.of(OURS)?;
-        Some(match left.spread(|one| Some(one.unanswered as f64)) {
-            Some(left) => Target::measured(name, ANSWERED, left),
-            None => Target::not_shown(name, ANSWERED, "no repetition was measured"),
-        })
+        let left = left.spread(|one| Some(one.unanswered as f64));
+        Some(Target::judged(
+            name,
+            ANSWERED,
+            left,
+            "no repetition was measured",
+        ))
     }
 
     fn section(&self) -> Section {
@@ -121,18 +120,11 @@ impl ScenarioResults {
         let title = scenario.map_or(&*self.name, |one| one.title);
         let plotted = |load: &AtLoad, name: &str| {
             let spread = load.of(name)?.spread(|one| one.p99_us);
-            Some(Point {
-                x: load.share * 100.0,
-                y: spread.map(|spread| spread.median),
-                spread: spread.map(|spread| (spread.min, spread.max)),
-            })
+            Some(point(load.share * 100.0, spread))
         };
-        let line = |(number, name): (usize, &str)| Series {
-            label: name.to_owned(),
-            style: Style::Contender(number),
-            points: (self.loads.iter())
-                .filter_map(|load| plotted(load, name))
-                .collect(),
+        let line = |(number, name): (usize, &str)| {
+            let points = self.loads.iter().filter_map(|load| plotted(load, name));
+            Series::contender(number, name, points.collect())
         };
         let names = CONTENDERS.iter().map(|one| one.name).enumerate();
         let plot = Figure {
@@ -141,19 +133,13 @@ impl ScenarioResults {
             x: XAxis::Load,
             y: YAxis::Logarithmic,
             y_label: "p99 latency (µs, log)".to_owned(),
-            bars: "lowest and highest repetition",
+            bars: BARS,
             series: names.map(line).collect(),
         };
         let pace = self.pace.as_ref().map(pace);
-        Section {
-            heading: title.to_owned(),
-            figures: vec![plot],
-            tables: (pace.into_iter())
-                .chain([self.loads_within()])
-                .chain(self.loads.iter().map(table))
-                .collect(),
-            ..Section::default()
-        }
+        let tables = pace.into_iter().chain([self.loads_within()]);
+        let tables = tables.chain(self.loads.iter().map(table));
+        Section::new(title, tables).figures([plot])
     }
 
     fn loads_within(&self) -> Table {
@@ -200,14 +186,12 @@ impl Measured for Connections {
             .collect();
         let said = self.descriptions.iter();
         sections.push(Section {
-            heading: "Ratios".to_owned(),
             introduction: Some(format!(
                 "Of loads the first is over the second; of p99, at the load of the table, the second over the first: more is better for \
                  the first of both. Who is above {MEANS} means from the first load on counts with that load."
             )),
-            tables: comparisons(&self.comparisons).into_iter().collect(),
             details: said.map(|(name, said)| format!("{name}: {said}")).collect(),
-            ..Section::default()
+            ..Section::new("Ratios", comparisons(&self.comparisons))
         });
         sections
     }
@@ -250,7 +234,7 @@ fn table(load: &AtLoad) -> Table {
         ],
     );
     for runs in &load.contenders {
-        let median = |value: fn(&Cell) -> Option<f64>| cells(runs.spread(value))[0].clone();
+        let median = |value: fn(&Cell) -> Option<f64>| or_dash(runs.median(value));
         let [p99, spread] = cells(runs.spread(|one| one.p99_us));
         let unanswered: u64 = runs.measured().map(|one| one.unanswered).sum();
         table.push([
@@ -264,17 +248,6 @@ fn table(load: &AtLoad) -> Table {
         ]);
     }
     table
-}
-
-/// Median, and lowest and highest.
-fn cells(spread: Option<Spread>) -> [String; 2] {
-    spread.map_or_else(
-        || ["-".to_owned(), String::new()],
-        |spread| {
-            let range = format!("{}-{}", figure(spread.min), figure(spread.max));
-            [figure(spread.median), range]
-        },
-    )
 }
 
 #[cfg(test)]
@@ -307,10 +280,7 @@ mod tests {
             share: scenario.loads(true)[number],
             offered_rps: 1.0,
             contenders: (p99.iter())
-                .map(|(name, p99)| Runs {
-                    name: (*name).to_owned(),
-                    runs: vec![Some(cell(p99[number]))],
-                })
+                .map(|(name, p99)| Runs::of(*name, [Some(cell(p99[number]))]))
                 .collect(),
         };
         let of = |scenario: &Scenario| ScenarioResults {

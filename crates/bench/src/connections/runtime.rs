@@ -37,7 +37,6 @@ pub enum Way {
 /// A server that runs. Dropped, it ends.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it listens.
     pub address: SocketAddr,
     server: Option<shinjuku::Server<Tcp<Fixed>>>,
 }

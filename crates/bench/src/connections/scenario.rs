@@ -25,7 +25,6 @@ const SEED: u64 = 1;
 pub struct Scenario {
     /// On the command line and in results.
     pub name: &'static str,
-    /// In words.
     pub title: &'static str,
     kind: Asked,
     /// Loads with `--quick`; the second one is where p99 is compared.

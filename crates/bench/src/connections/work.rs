@@ -24,7 +24,6 @@ pub const REPLY: usize = 8;
 /// The reply to a request that is not served.
 pub const REFUSED: [u8; REPLY] = [0xff; REPLY];
 
-/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Which of the run.

@@ -21,7 +21,6 @@ use shinjuku_preempt::{
 use shinjuku_sim::{Scenario, Scheduler};
 use shinjuku_workload::Mix;
 
-/// An operation.
 pub struct Operation {
     /// Its row in the table, as `group/row`.
     pub name: String,

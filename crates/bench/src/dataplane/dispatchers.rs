@@ -41,7 +41,6 @@ const FLOWS: u16 = 64;
 pub struct Dispatchers {
     /// The device: `net_ring`, or `memory` without libdpdk.
     pub wire: String,
-    /// The stages' ways.
     pub stages: Vec<Vec<Runs<Rates>>>,
 }
 
@@ -143,9 +142,8 @@ fn target(two: &Runs<Rates>, one: &Runs<Rates>) -> Target {
     };
     let own = |runs: &Runs<Rates>| runs.measured().all(Rates::on_cores_of_their_own);
     let mut missed = compared.iter().filter(|one| one.met() != Some(true));
-    let waits = [two, one].map(|runs| runs.spread(stages::longest_wait));
-    let waited = waits.into_iter().flatten().map(|spread| spread.median);
-    let waited = waited.fold(0.0, f64::max);
+    let waits = [two, one].map(|runs| runs.median(stages::longest_wait));
+    let waited = waits.into_iter().flatten().fold(0.0, f64::max);
     if target.verdict == Verdict::NotShown {
         target
     } else if !own(two) || !own(one) {
@@ -242,15 +240,8 @@ impl Dispatchers {
         notes.extend(stages::faults(all().map(Rates::faults)));
         let described = all().find_map(|rates| rates.description.as_ref());
         notes.extend(described.map(|said| format!("runtime: {said}")));
-        Section {
-            heading: "Two dispatchers".to_owned(),
-            tables: [Some(table), comparisons(&compared)]
-                .into_iter()
-                .flatten()
-                .collect(),
-            notes,
-            ..Section::default()
-        }
+        let tables = [table].into_iter().chain(comparisons(&compared));
+        Section::new("Two dispatchers", tables).notes(notes)
     }
 }
 
@@ -276,10 +267,7 @@ mod tests {
             seconds: 0.5,
             unanswered: 0,
         };
-        Runs {
-            name: name.to_owned(),
-            runs: vec![Some(rates)],
-        }
+        Runs::of(name, [Some(rates)])
     }
 
     fn reached(two: &Runs<Rates>, one: &Runs<Rates>) -> bool {
@@ -305,11 +293,7 @@ mod tests {
         // Not even if the clock said otherwise.
         let shared = runs("two", &[(1, 2_500_000), (1, 2_500_000)]);
         assert!(!reached(&shared, &one));
-        let none = runs("two", &[]);
-        let none = Runs {
-            runs: vec![None],
-            ..none
-        };
+        let none = Runs::of("two", [None]);
         assert_eq!(target(&none, &one).verdict, Verdict::NotShown);
     }
 

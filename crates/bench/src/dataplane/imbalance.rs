@@ -31,7 +31,6 @@ const EXPECTED: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Imbalances {
-    /// As measured.
     pub measured: Vec<Imbalance>,
     /// As simulated: for each of these, the imbalance (max / mean - 1) that nine tenths of the
     /// draws do not exceed.
@@ -130,11 +129,9 @@ impl Imbalances {
             || "never".to_owned(),
             |one| format!("with {} flows, of those tried", one.flows),
         );
-        Section {
-            heading: "How evenly flows are spread".to_owned(),
-            tables: vec![table],
-            figures: vec![self.figure()],
-            notes: vec![
+        Section::new("How evenly flows are spread", [table])
+            .figures([self.figure()])
+            .notes([
                 format!(
                     "Below {:.0} % in nine tenths of the draws: measured {even}; simulated with {} (`cargo xtask figures --only shinjuku-4`, \
                      figure 4 of the paper, at {DISPATCHERS} queues).",
@@ -145,17 +142,11 @@ impl Imbalances {
                     "Measured: requests that each of {DISPATCHERS} devices on net_ring got, spread by the hash in software; {DRAWS} draws of \
                      client ports, every flow sends as much as any other. Simulated: the same with queues drawn at random."
                 ),
-            ],
-            ..Section::default()
-        }
+            ])
     }
 
     fn figure(&self) -> Figure {
-        let point = |flows: u32, imbalance: f64| Point {
-            x: flows.into(),
-            y: Some(100.0 * imbalance),
-            spread: None,
-        };
+        let point = |flows: u32, imbalance: f64| Point::exact(flows.into(), 100.0 * imbalance);
         let measured = self.measured.iter();
         let measured =
             measured.filter_map(|one| Some(point(one.flows, quantile(one, CONFIDENCE)?)));
@@ -169,11 +160,7 @@ impl Imbalances {
             y_label: "max / mean - 1 of requests, P = 90 % (%)".to_owned(),
             bars: "",
             series: vec![
-                Series {
-                    label: "measured, hash in software".to_owned(),
-                    style: Style::Contender(0),
-                    points: measured.collect(),
-                },
+                Series::contender(0, "measured, hash in software", measured.collect()),
                 Series {
                     label: "simulated, hashed at random".to_owned(),
                     style: Style::Floor,

@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use shinjuku_bench_dataplane::{LONGEST_PAYLOAD, Rates, SHORTEST_PAYLOAD};
-use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
+use shinjuku_plot::{Figure, Point, Series, Table, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
 use super::{Bench, stages};
 use crate::harness::{Runs, Section, Session};
-use crate::report::figure;
+use crate::report::{BARS, cells, figure, point};
 
 /// Around a UDP payload: Ethernet's header and check sequence, IPv4's header and UDP's, in bytes.
 const HEADERS: u16 = 64 - SHORTEST_PAYLOAD;
@@ -60,7 +60,6 @@ pub struct Outgoing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sent {
-    /// Its name.
     pub contender: String,
     /// Bytes of a reply's frame, from Ethernet's header to its check sequence.
     pub frame: u16,
@@ -140,7 +139,7 @@ impl Outgoing {
         let mut table = Table::new("what would be on a wire; medians", header);
         for one in &self.sent {
             let [rate, gbit] = [&one.million_rps, &one.gbit_s].map(|all| Spread::of(all));
-            let (Some(rate), Some(gbit)) = (rate, gbit) else {
+            let (Some(rate), [gbit, range]) = (rate, cells(gbit)) else {
                 continue;
             };
             let mut contender = one.contender.clone();
@@ -151,8 +150,8 @@ impl Outgoing {
                 one.frame.to_string(),
                 contender,
                 figure(rate.median),
-                figure(gbit.median),
-                format!("({}..{})", figure(gbit.min), figure(gbit.max)),
+                gbit,
+                range,
             ]);
         }
         let note = format!(
@@ -161,53 +160,32 @@ impl Outgoing {
              dispatchers saturate {PAPERS_CARD} Gb/s with frames of {PAPERS_FRAME} bytes (section 4.3).",
             self.wire
         );
-        Section {
-            heading: "What dispatchers send (figure 7c of the Shinjuku paper)".to_owned(),
-            tables: vec![table],
-            figures: vec![self.figure()],
-            notes: vec![note],
-            ..Section::default()
-        }
+        let heading = "What dispatchers send (figure 7c of the Shinjuku paper)";
+        let section = Section::new(heading, [table]);
+        section.figures([self.figure()]).notes([note])
     }
 
     fn figure(&self) -> Figure {
         let line = |(number, (name, ..)): (usize, &Contender)| {
             let of = |one: &Sent| {
                 let gbit = Spread::of(&one.gbit_s)?;
-                Some(Point {
-                    x: one.frame.into(),
-                    y: Some(gbit.median),
-                    spread: Some((gbit.min, gbit.max)),
-                })
+                Some(point(one.frame.into(), Some(gbit)))
             };
             let own = self.sent.iter().filter(|one| one.contender == *name);
-            Series {
-                label: (*name).to_owned(),
-                style: Style::Contender(number),
-                points: own.filter_map(of).collect(),
-            }
+            Series::contender(number, *name, own.filter_map(of).collect())
         };
         let mut series: Vec<_> = CONTENDERS.iter().enumerate().map(line).collect();
-        series.push(Series {
-            label: "the paper".to_owned(),
-            style: Style::Contender(CONTENDERS.len()),
-            points: vec![Point {
-                x: PAPERS_FRAME.into(),
-                y: Some(PAPERS_CARD),
-                spread: None,
-            }],
-        });
+        let papers = vec![Point::exact(PAPERS_FRAME.into(), PAPERS_CARD)];
+        series.push(Series::contender(CONTENDERS.len(), "the paper", papers));
+        series.retain(|one| !one.points.is_empty());
         Figure {
             name: "outgoing".to_owned(),
             title: "Requests of 64 bytes, replies of more: what would be on a wire".to_owned(),
             x: XAxis::Logarithmic("bytes of a reply's frame (log)"),
             y: YAxis::Logarithmic,
             y_label: "Gb/s, preamble and gap included (log)".to_owned(),
-            bars: "lowest and highest repetition",
-            series: series
-                .into_iter()
-                .filter(|one| !one.points.is_empty())
-                .collect(),
+            bars: BARS,
+            series,
         }
     }
 }
@@ -239,12 +217,9 @@ mod tests {
     #[test]
     fn bits_are_those_of_a_wire() {
         // 18 million frames of 258 bytes a second are what 40 Gb/s carry.
-        let mut runs = Runs::new("runtime, two dispatchers");
-        runs.runs = vec![
-            Some(rates(&[0, 1], 4_496_403)),
-            None,
-            Some(rates(&[1, 1], 100)),
-        ];
+        let own = Some(rates(&[0, 1], 4_496_403));
+        let shared = Some(rates(&[1, 1], 100));
+        let runs = Runs::of("runtime, two dispatchers", [own, None, shared]);
         let sent = Sent::of(212, &runs);
         assert_eq!((sent.frame, sent.shared), (258, 1));
         assert!((sent.gbit_s[0] - 40.0).abs() < 0.001, "{:?}", sent.gbit_s);
@@ -255,11 +230,8 @@ mod tests {
 
     #[test]
     fn a_section_has_the_papers_point_and_every_contender() {
-        let sent = CONTENDERS.map(|(name, ..)| {
-            let mut runs = Runs::new(name);
-            runs.runs = vec![Some(rates(&[0, 0], 1_000))];
-            Sent::of(212, &runs)
-        });
+        let sent = CONTENDERS
+            .map(|(name, ..)| Sent::of(212, &Runs::of(name, [Some(rates(&[0, 0], 1_000))])));
         let outgoing = Outgoing {
             wire: "memory".to_owned(),
             sent: sent.into(),

@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use shinjuku_bench_dataplane::{Calls, LONGEST_PAYLOAD, Rate, Rates};
-use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
+use shinjuku_plot::{Figure, Point, Series, Table, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
 use super::round_trips::Contender;
 use super::server::{Kind, Over, Server};
 use super::{Bench, stages};
 use crate::harness::{Runs, Section, Session};
-use crate::report::figure;
+use crate::report::{BARS, or_dash};
 
 /// Bytes of a reply's UDP payload.
 const REPLIES: [u16; 6] = [64, 128, 256, 512, 1024, LONGEST_PAYLOAD];
@@ -174,7 +174,7 @@ impl ReplySizes {
                     )
                 };
                 let mut row = vec![reply.to_string()];
-                let value = |line| median(line).map_or_else(|| "-".to_owned(), figure);
+                let value = |line| or_dash(median(line));
                 row.extend(lines.iter().map(value));
                 row.push(of(
                     &format!("{}, runtime", self.wire),
@@ -200,13 +200,9 @@ impl ReplySizes {
         notes.extend(stages::faults(
             rates.map(Rates::faults).chain(calls.map(Calls::faults)),
         ));
-        Section {
-            heading: "Replies of more bytes (after figure 7c of the Shinjuku paper)".to_owned(),
-            tables: tables.into(),
-            figures: vec![self.figure(&lines, false), self.figure(&lines, true)],
-            notes,
-            ..Section::default()
-        }
+        let heading = "Replies of more bytes (after figure 7c of the Shinjuku paper)";
+        let figures = [false, true].map(|bytes| self.figure(&lines, bytes));
+        Section::new(heading, tables).figures(figures).notes(notes)
     }
 
     fn figure(&self, lines: &[Line], bytes: bool) -> Figure {
@@ -219,15 +215,9 @@ impl ReplySizes {
                 spread: Some((rate.min * factor, rate.max * factor)),
             })
         };
-        let series = lines.iter().enumerate().map(|(number, line)| Series {
-            label: line.name.clone(),
-            style: Style::Contender(number),
-            points: self
-                .replies
-                .iter()
-                .zip(&line.rates)
-                .filter_map(point)
-                .collect(),
+        let series = lines.iter().enumerate().map(|(number, line)| {
+            let points = self.replies.iter().zip(&line.rates).filter_map(point);
+            Series::contender(number, &line.name, points.collect())
         });
         let (name, what) = match bytes {
             true => ("reply-sizes-bytes", "bytes of replies a second"),
@@ -239,7 +229,7 @@ impl ReplySizes {
             x: XAxis::Logarithmic("bytes of a reply's payload (log)"),
             y: YAxis::Logarithmic,
             y_label: format!("{what}, in millions (log)"),
-            bars: "lowest and highest repetition",
+            bars: BARS,
             series: series.filter(|one| !one.points.is_empty()).collect(),
         }
     }

@@ -9,13 +9,12 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use shinjuku_bench_dataplane::{Calls, SHORTEST_PAYLOAD};
 use shinjuku_plot::Table;
-use shinjuku_workload::repeat::Spread;
 
 use super::Bench;
 use super::server::{Kind, Over, Server};
 use super::stages::{NOT_MEASURED, cores, faults};
 use crate::harness::{Comparison, Goal, Runs, Section, Session, Target, comparisons};
-use crate::report::figure;
+use crate::report;
 
 /// The most that the runtime may take over the bare loop.
 const GOAL: Goal = Goal::AtMost(2.0);
@@ -41,9 +40,7 @@ const CONTENDERS: [Contender; 5] = [
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundTrips {
-    /// The server's core.
     pub server_core: usize,
-    /// The contenders.
     pub contenders: Vec<Runs<Calls>>,
     /// What each server said of itself.
     pub descriptions: BTreeMap<String, String>,
@@ -130,15 +127,8 @@ impl RoundTrips {
         let title = "round trips between two processes, one request of 64 bytes at a time: µs";
         let mut table = Table::new(title, header);
         for runs in &self.contenders {
-            let median = |spread: Option<Spread>| {
-                spread.map_or_else(|| "-".into(), |one| figure(one.median))
-            };
-            let range = |spread: Option<Spread>| {
-                spread.map_or_else(String::new, |one| {
-                    format!("({}..{})", figure(one.min), figure(one.max))
-                })
-            };
-            let [p50, p99, p999] = [P50, P99, P999].map(|value| runs.spread(value));
+            let [[p50, p50_range], [p99, p99_range], [p999, _]] =
+                [P50, P99, P999].map(|value| report::cells(runs.spread(value)));
             let client = cores(runs.measured().map(|calls| &calls.rate));
             table.push([
                 runs.name.clone(),
@@ -146,16 +136,15 @@ impl RoundTrips {
                     .map(|calls| calls.rate.requests)
                     .sum::<u64>()
                     .to_string(),
-                median(p50),
-                range(p50),
-                median(p99),
-                range(p99),
-                median(p999),
+                p50,
+                p50_range,
+                p99,
+                p99_range,
+                p999,
                 format!("{} {client}", self.server_core),
             ]);
         }
-        let mut tables = vec![table];
-        tables.extend(comparisons(&self.compared()));
+        let tables = [table].into_iter().chain(comparisons(&self.compared()));
         let mut notes = vec![
             "Server and client look again at once. After a thousand looks for nothing bare loops and clients let others have the core \
              for a moment, and the runtime sleeps after 1 ms without work. The first core is the server's, the second the client's."
@@ -165,12 +154,7 @@ impl RoundTrips {
         notes.extend(faults(calls.map(Calls::faults)));
         let said = self.descriptions.iter();
         notes.extend(said.map(|(name, said)| format!("{name}: {said}")));
-        Section {
-            heading: "Round trips between two processes".to_owned(),
-            tables,
-            notes,
-            ..Section::default()
-        }
+        Section::new("Round trips between two processes", tables).notes(notes)
     }
 }
 

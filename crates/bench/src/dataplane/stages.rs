@@ -39,7 +39,6 @@ const RUNTIME: &str = "runtime";
 pub struct Stages {
     /// The device: `net_ring`, or `memory` without libdpdk.
     pub wire: String,
-    /// The stages.
     pub stages: Vec<Runs<Rates>>,
 }
 
@@ -82,14 +81,11 @@ fn sustained(rates: &Rates) -> Option<f64> {
 impl Stages {
     /// Whether the runtime reaches its rate: by the median burst and by all.
     pub fn targets(&self) -> Vec<Target> {
-        let runtime = self.stages.iter().find(|runs| runs.name == RUNTIME);
+        let runtime = Runs::named(&self.stages, RUNTIME);
         let of = |(how, nanos): (&str, Nanos)| {
             let name = format!("million requests a second through the runtime, {how}");
             let rates = runtime.and_then(|runs| runs.spread(|rates| Some(1e3 / nanos(rates)?)));
-            match rates {
-                Some(rates) => Target::measured(name, GOAL, rates),
-                None => Target::not_shown(name, GOAL, NOT_MEASURED),
-            }
+            Target::judged(name, GOAL, rates, NOT_MEASURED)
         };
         [("median burst", nanos as Nanos), ("all bursts", sustained)]
             .map(of)
@@ -118,8 +114,7 @@ impl Stages {
         let mut table = Table::new(title, header);
         let raw = self.stages.first();
         let of_raw = |runs: &Runs<Rates>, nanos: Nanos| {
-            let share =
-                raw.and_then(|raw| Some(raw.spread(nanos)?.median / runs.spread(nanos)?.median));
+            let share = raw.and_then(|raw| Some(raw.median(nanos)? / runs.median(nanos)?));
             share.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share))
         };
         let mut before = 0.0;
@@ -127,13 +122,12 @@ impl Stages {
             let Some((median, slow)) = runs.spread(nanos).zip(runs.spread(slow)) else {
                 continue;
             };
-            let sustained_nanos = runs.spread(sustained);
+            let sustained_nanos = runs.median(sustained);
             table.push([
                 format!("{name}: {what}"),
                 format!("{:.2}", 1e3 / median.median),
                 format!("({:.2}..{:.2})", 1e3 / median.max, 1e3 / median.min),
-                sustained_nanos
-                    .map_or_else(|| "-".into(), |nanos| format!("{:.2}", 1e3 / nanos.median)),
+                sustained_nanos.map_or_else(|| "-".into(), |nanos| format!("{:.2}", 1e3 / nanos)),
                 format!("{:.1}", median.median),
                 format!("{:.1}", slow.median),
                 format!("{:.1}", median.median - before),
@@ -159,12 +153,7 @@ impl Stages {
             let described = runs.measured().find_map(|rates| rates.description.as_ref());
             notes.extend(described.map(|said| format!("{}: {said}", runs.name)));
         }
-        Section {
-            heading: "One thread, stage by stage".to_owned(),
-            tables: vec![table],
-            notes,
-            ..Section::default()
-        }
+        Section::new("One thread, stage by stage", [table]).notes(notes)
     }
 }
 
@@ -234,15 +223,13 @@ mod tests {
             within: 1,
             wrong: 0,
         };
-        Runs {
-            name: RUNTIME.to_owned(),
-            runs: vec![Some(Rates {
-                description: None,
-                dispatchers: vec![rate],
-                seconds: 1.0,
-                unanswered: 0,
-            })],
-        }
+        let rates = Rates {
+            description: None,
+            dispatchers: vec![rate],
+            seconds: 1.0,
+            unanswered: 0,
+        };
+        Runs::of(RUNTIME, [Some(rates)])
     }
 
     #[test]

@@ -30,7 +30,6 @@ pub struct Delay {
     pub entity: String,
     /// The slides' duration and interval, us.
     pub slides: [f64; 2],
-    /// Pattern and repetitions.
     pub runs: Runs<Turns>,
     /// Why there are none.
     pub why_not: Option<String>,

@@ -48,7 +48,6 @@ pub struct Served {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slice {
-    /// The slice, us.
     pub slice_us: u64,
     /// At the rate of the open loop, and then with all flows kept busy.
     pub runs: Vec<Runs<Served>>,
@@ -155,7 +154,6 @@ fn address(server: &mut Process) -> Result<String> {
 
 /// What the client does.
 pub(super) struct Call {
-    /// Its core.
     pub(super) client: usize,
     pub(super) seconds: f64,
     /// Requests a second; `None`: as many as the server answers.

@@ -25,7 +25,6 @@ use crate::harness::Runs;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// What it tells.
     pub tells: String,
     /// Its name, and its price in microseconds.
     pub micros: Runs<f64>,

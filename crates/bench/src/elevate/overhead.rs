@@ -20,7 +20,6 @@ const FEW_US: [u64; 4] = [5, 20, 100, 1000];
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overhead {
-    /// The period, us.
     pub period_us: u64,
     /// Events of A: alone on the core, then beside B in each pattern.
     pub events: Vec<Runs<u64>>,
@@ -29,7 +28,7 @@ pub struct Overhead {
 impl Overhead {
     /// A's share in a pattern, repetition by repetition.
     pub fn shares(&self, pattern: &str) -> Vec<f64> {
-        let of = |name: &str| self.events.iter().find(|runs| runs.name == name);
+        let of = |name| Runs::named(&self.events, name);
         let (Some(alone), Some(beside)) = (of(ALONE), of(pattern)) else {
             return Vec::new();
         };

@@ -29,7 +29,6 @@ const FEW: [f64; 2] = [0.2, 0.6];
 pub(super) const WITHOUT: &str = "run to completion";
 pub(super) const PREEMPTIVE: &str = "preemptive";
 
-/// A load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
@@ -37,7 +36,6 @@ pub struct Load {
     pub rate: f64,
     /// The short requests of each contender.
     pub short: Vec<Runs<Served>>,
-    /// The long ones.
     pub long: Vec<Runs<Served>>,
 }
 
@@ -95,12 +93,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Load>> {
             |(_, threshold), seed| serve(*threshold, Some(rate), seed).map(Some),
         )?;
         let class = |class: usize| {
-            let of = |runs: &Runs<Vec<Served>>| Runs {
-                name: runs.name.clone(),
-                runs: (runs.runs.iter())
-                    .map(|run| run.as_ref()?.get(class).copied())
-                    .collect(),
-            };
+            let of = |runs: &Runs<Vec<Served>>| runs.map(|served| served.get(class).copied());
             runs.iter().map(of).collect()
         };
         measured.push(Load {

@@ -1,7 +1,7 @@
 //! How priority elevation is shown: beside what the slides say.
 
 use anyhow::{Result, ensure};
-use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
+use shinjuku_plot::{Figure, Series, Table, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
 use super::Elevate;
@@ -10,50 +10,13 @@ use super::networked::{OPEN, RATE, Served, TABLES};
 use super::overhead::Overhead;
 use super::preemptive::{PREEMPTIVE, WITHOUT};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, comparisons};
-use crate::report::figure;
+use crate::report::{BARS, cells, or_dash, point};
 
 /// How far the dedicated pattern's figures may be from the slides', as a ratio of the durations.
 const DEDICATED: Goal = Goal::AtMost(1.3);
 /// The long requests' service time, us: what a short one's latency is compared with.
 const LONG_US: f64 = 500.0;
-
-fn shown(spread: Option<Spread>) -> [String; 2] {
-    match spread {
-        Some(spread) => [
-            figure(spread.median),
-            format!("({}..{})", figure(spread.min), figure(spread.max)),
-        ],
-        None => ["-".to_owned(), String::new()],
-    }
-}
-
-/// The median's text alone.
-fn median(spread: Option<Spread>) -> String {
-    let [median, _] = shown(spread);
-    median
-}
-
-fn point(x: f64, spread: Option<Spread>) -> Point {
-    Point {
-        x,
-        y: spread.map(|spread| spread.median),
-        spread: spread.map(|spread| (spread.min, spread.max)),
-    }
-}
-
-fn line(label: &str, number: usize, points: Vec<Point>) -> Series {
-    Series {
-        label: label.to_owned(),
-        style: Style::Contender(number),
-        points,
-    }
-}
-
-const BARS: &str = "lowest and highest repetition";
-
-fn named<'a, T>(runs: &'a [Runs<T>], name: &str) -> Option<&'a Runs<T>> {
-    runs.iter().find(|runs| runs.name == name)
-}
+const NOT_THERE: &str = "no repetition has it";
 
 impl Measured for Elevate {
     const BENCH: &'static str = "elevate";
@@ -83,14 +46,11 @@ impl Measured for Elevate {
         let mut targets: Vec<_> = dedicated.map(dedicated_target).collect();
         targets.extend(Target::of(&self.tables_compared()));
         targets.extend(self.loads.last().into_iter().flat_map(|load| {
-            let p99 = |name: &str| named(&load.short, name)?.spread(|served| served.p99_us);
+            let p99 = |name: &str| Runs::named(&load.short, name)?.spread(|served| served.p99_us);
             let judge = |contender: &str, goal| {
                 let rate = load.rate;
                 let name = format!("short requests' p99 at {rate:.0} requests/s, us: {contender}");
-                match p99(contender) {
-                    Some(figure) => Target::measured(name, goal, figure),
-                    None => Target::not_shown(name, goal, "no repetition has it"),
-                }
+                Target::judged(name, goal, p99(contender), NOT_THERE)
             };
             [
                 judge(WITHOUT, Goal::AtLeast(LONG_US)),
@@ -121,11 +81,8 @@ fn dedicated_target(row: &Delay) -> Target {
         let ratio = turns.duration_us? / row.slides[0];
         Some(ratio.max(1.0 / ratio))
     };
-    match (row.runs.spread(ratio), &row.why_not) {
-        (Some(ratio), _) => Target::measured(name, DEDICATED, ratio),
-        (None, Some(why)) => Target::not_shown(name, DEDICATED, why.clone()),
-        (None, None) => Target::not_shown(name, DEDICATED, "no repetition has it"),
-    }
+    let why = row.why_not.as_deref().unwrap_or(NOT_THERE);
+    Target::judged(name, DEDICATED, row.runs.spread(ratio), why)
 }
 
 impl Elevate {
@@ -137,8 +94,8 @@ impl Elevate {
             ],
         );
         for row in &self.delays {
-            let [duration, durations] = shown(row.runs.spread(|turns| turns.duration_us));
-            let [interval, intervals] = shown(row.runs.spread(|turns| turns.interval_us));
+            let [duration, durations] = cells(row.runs.spread(|turns| turns.duration_us));
+            let [interval, intervals] = cells(row.runs.spread(|turns| turns.interval_us));
             let [slides, waits] = row.slides.map(|slides| slides.to_string());
             table.push([
                 row.entity.clone(),
@@ -149,29 +106,26 @@ impl Elevate {
                 interval,
                 intervals,
                 waits,
-                median(row.runs.spread(|turns| turns.added_us)),
+                or_dash(row.runs.median(|turns| turns.added_us)),
             ]);
             let why = row.why_not.as_ref();
             let note = why.map(|why| format!("{} {}: {why}", row.entity, row.runs.name));
             table.notes.extend(note);
         }
         Section {
-            heading: "Delay".to_owned(),
             introduction: Some(
                 "Duration: how long a loop runs once it is scheduled. Interval: how long it then waits. In the shared \
                  pattern the scheduler's own time is in the intervals; in the dedicated one it costs a core."
                     .to_owned(),
             ),
-            tables: vec![table],
-            notes: vec![
-                "vCPUs: threads of this process in guest mode under /dev/kvm; the slides have QEMU's.".to_owned(),
-                "Added: in the shared pattern the scheduler makes each slot longer by what its own sleep takes, which it \
-                 measures at the start. So the duration there comes near the period by design, and the interval has \
-                 the price. The slides do not say that theirs does so."
-                    .to_owned(),
-            ],
-            ..Section::default()
+            ..Section::new("Delay", [table])
         }
+        .notes([
+            "vCPUs: threads of this process in guest mode under /dev/kvm; the slides have QEMU's.",
+            "Added: in the shared pattern the scheduler makes each slot longer by what its own sleep takes, which it \
+             measures at the start. So the duration there comes near the period by design, and the interval has \
+             the price. The slides do not say that theirs does so.",
+        ])
     }
 
     fn overhead_section(&self) -> Section {
@@ -182,7 +136,7 @@ impl Elevate {
         );
         let share = |one: &Overhead, pattern| Spread::of(&one.shares(pattern));
         for one in &self.overheads {
-            let [shared, dedicated] = patterns.map(|pattern| shown(share(one, pattern)));
+            let [shared, dedicated] = patterns.map(|pattern| cells(share(one, pattern)));
             let row = [
                 vec![one.period_us.to_string()],
                 shared.to_vec(),
@@ -200,29 +154,23 @@ impl Elevate {
                 let share = share(one, pattern).map(percent);
                 point(one.period_us as f64, share)
             });
-            line(pattern, number, points.collect())
+            Series::contender(number, *pattern, points.collect())
         });
-        Section {
-            heading: "CPU overhead".to_owned(),
-            figures: self.drawn(Figure {
-                name: "overhead".to_owned(),
-                title: "A computing process beside a busy loop".to_owned(),
-                x: XAxis::Logarithmic("switching period (µs)"),
-                y: YAxis::Percent,
-                y_label: "A's share of the core (%, 50 is best)".to_owned(),
-                bars: BARS,
-                series: series.collect(),
-            }),
-            tables: vec![table],
-            notes: vec![
-                "The slides: 0.5 is the best; the gap is the cost of switching, and a shorter period costs more."
-                    .to_owned(),
-                "In the shared pattern each period is longer by what the first table has as added: what is left for A is \
-                 more than with slots as long as the period."
-                    .to_owned(),
-            ],
-            ..Section::default()
-        }
+        let drawn = self.drawn(Figure {
+            name: "overhead".to_owned(),
+            title: "A computing process beside a busy loop".to_owned(),
+            x: XAxis::Logarithmic("switching period (µs)"),
+            y: YAxis::Percent,
+            y_label: "A's share of the core (%, 50 is best)".to_owned(),
+            bars: BARS,
+            series: series.collect(),
+        });
+        let section = Section::new("CPU overhead", [table]);
+        section.figures(drawn).notes([
+            "The slides: 0.5 is the best; the gap is the cost of switching, and a shorter period costs more.",
+            "In the shared pattern each period is longer by what the first table has as added: what is left for A is \
+             more than with slots as long as the period.",
+        ])
     }
 
     fn slice_section(&self) -> Section {
@@ -241,12 +189,12 @@ impl Elevate {
         let (mut means, mut tails, mut throughput) = (Vec::new(), Vec::new(), Vec::new());
         for slice in &self.slices {
             let of = |name: &str, value: fn(&Served) -> Option<f64>| {
-                named(&slice.runs, name).and_then(|runs| runs.spread(value))
+                Runs::named(&slice.runs, name).and_then(|runs| runs.spread(value))
             };
             let mean = of(OPEN, |served| served.mean_us);
             let p99 = of(OPEN, |served| served.p99_us);
             let rate = of("saturated", |served| Some(served.throughput_rps));
-            let cells = [mean, p99, rate].map(|spread| shown(spread).to_vec());
+            let cells = [mean, p99, rate].map(|spread| cells(spread).to_vec());
             table.push([vec![slice.slice_us.to_string()], cells.concat()].concat());
             let x = slice.slice_us as f64;
             means.push(point(x, mean));
@@ -261,37 +209,33 @@ impl Elevate {
             y: YAxis::Logarithmic,
             y_label: "latency (µs, log)".to_owned(),
             bars: BARS,
-            series: vec![line("mean", 0, means), line("p99", 1, tails)],
+            series: vec![
+                Series::contender(0, "mean", means),
+                Series::contender(1, "p99", tails),
+            ],
         };
         let throughput = Figure {
             name: "slice-throughput".to_owned(),
             title: "A server beside a busy loop: throughput".to_owned(),
             y_label: "requests/s, saturated (log)".to_owned(),
-            series: vec![line("throughput", 0, throughput)],
+            series: vec![Series::contender(0, "throughput", throughput)],
             ..latency.clone()
         };
         let figures = [latency, throughput];
-        Section {
-            heading: "Time slices".to_owned(),
-            figures: figures.into_iter().flat_map(|one| self.drawn(one)).collect(),
-            tables: vec![table],
-            notes: vec![
-                "The slides: a shorter period leads to lower latency; too short a one leads to low throughput, because of \
-                 the CPU overhead."
-                    .to_owned(),
-                "The pattern is shared: each slot is longer than the slice by what the first table has as added.".to_owned(),
-            ],
-            ..Section::default()
-        }
+        let drawn = figures.into_iter().flat_map(|one| self.drawn(one));
+        let section = Section::new("Time slices", [table]);
+        section.figures(drawn).notes([
+            "The slides: a shorter period leads to lower latency; too short a one leads to low throughput, because of \
+             the CPU overhead.",
+            "The pattern is shared: each slot is longer than the slice by what the first table has as added.",
+        ])
     }
 
     /// The second table over the first: the slides say that it is always better.
     fn tables_compared(&self) -> Comparison {
-        let none = |name: &str| Runs::new(name);
         let of = |name: &str| {
-            named(&self.tables, name)
-                .cloned()
-                .unwrap_or_else(|| none(name))
+            let runs = Runs::named(&self.tables, name).cloned();
+            runs.unwrap_or_else(|| Runs::new(name))
         };
         let [first, second] = TABLES.map(of);
         let goal = Some(Goal::AtMost(1.0));
@@ -306,19 +250,14 @@ impl Elevate {
             ["order", "mean us", "", "p99 us", ""],
         );
         for runs in &self.tables {
-            let mean = shown(runs.spread(|served| served.mean_us)).to_vec();
-            let p99 = shown(runs.spread(|served| served.p99_us)).to_vec();
+            let mean = cells(runs.spread(|served| served.mean_us)).to_vec();
+            let p99 = cells(runs.spread(|served| served.p99_us)).to_vec();
             table.push([vec![runs.name.clone()], mean, p99].concat());
         }
         let compared = comparisons(&[self.tables_compared()]);
-        Section {
-            heading: "Tables".to_owned(),
-            tables: [table].into_iter().chain(compared).collect(),
-            notes: vec![
-                "The slides: A-B-A-C is constantly better, since a request waits for one slot of another at most.".to_owned(),
-            ],
-            ..Section::default()
-        }
+        Section::new("Tables", [table].into_iter().chain(compared)).notes([
+            "The slides: A-B-A-C is constantly better, since a request waits for one slot of another at most.",
+        ])
     }
 
     fn load_section(&self) -> Section {
@@ -336,7 +275,10 @@ impl Elevate {
             ],
         );
         let spread = |runs: &[Runs<Served>], name, value: fn(&Served) -> Option<f64>| {
-            named(runs, name).and_then(|runs| runs.spread(value))
+            Runs::named(runs, name)?.spread(value)
+        };
+        let median = |runs: &[Runs<Served>], name, value: fn(&Served) -> Option<f64>| {
+            or_dash(Runs::named(runs, name).and_then(|runs| runs.median(value)))
         };
         let (p50, p99) = (
             |served: &Served| served.p50_us,
@@ -344,40 +286,36 @@ impl Elevate {
         );
         for load in &self.loads {
             for name in contenders {
-                let [tail, tails] = shown(spread(&load.short, name, p99));
+                let [tail, tails] = cells(spread(&load.short, name, p99));
                 table.push([
                     format!("{:.0}", load.rate),
                     name.to_owned(),
-                    median(spread(&load.short, name, p50)),
+                    median(&load.short, name, p50),
                     tail,
                     tails,
-                    median(spread(&load.long, name, p50)),
-                    median(spread(&load.long, name, p99)),
+                    median(&load.long, name, p50),
+                    median(&load.long, name, p99),
                 ]);
             }
         }
         let series = contenders.iter().enumerate().map(|(number, name)| {
             let points = self.loads.iter();
             let points = points.map(|load| point(load.rate, spread(&load.short, name, p99)));
-            line(name, number, points.collect())
+            Series::contender(number, *name, points.collect())
         });
-        Section {
-            heading: "The preemptive server".to_owned(),
-            figures: self.drawn(Figure {
-                name: "preemptive".to_owned(),
-                title: "Short requests of the preemptive server".to_owned(),
-                x: XAxis::Linear("requests/s"),
-                y: YAxis::Logarithmic,
-                y_label: "p99 latency (µs, log)".to_owned(),
-                bars: BARS,
-                series: series.collect(),
-            }),
-            tables: vec![table],
-            notes: vec![
-                "The slides: without preemption the latency goes higher than 500 us, with it lower.".to_owned(),
-            ],
-            ..Section::default()
-        }
+        let drawn = self.drawn(Figure {
+            name: "preemptive".to_owned(),
+            title: "Short requests of the preemptive server".to_owned(),
+            x: XAxis::Linear("requests/s"),
+            y: YAxis::Logarithmic,
+            y_label: "p99 latency (µs, log)".to_owned(),
+            bars: BARS,
+            series: series.collect(),
+        });
+        let section = Section::new("The preemptive server", [table]);
+        section.figures(drawn).notes([
+            "The slides: without preemption the latency goes higher than 500 us, with it lower.",
+        ])
     }
 
     fn noticing_section(&self) -> Section {
@@ -386,29 +324,20 @@ impl Elevate {
             ["way", "us", "", "what it tells"],
         );
         for row in &self.noticing {
-            let price = shown(row.micros.spread(|micros| Some(*micros))).to_vec();
+            let price = cells(row.micros.spread(|micros| Some(*micros))).to_vec();
             let name = vec![row.micros.name.clone()];
             table.push([name, price, vec![row.tells.clone()]].concat());
         }
-        Section {
-            heading: "Noticing a sleep".to_owned(),
-            tables: vec![table],
-            notes: vec![
-                "A reading is paid for with each look. The last two rows are paid for when one sleeps: their difference is \
-                 the sentinel's price."
-                    .to_owned(),
-            ],
-            ..Section::default()
-        }
+        Section::new("Noticing a sleep", [table]).notes([
+            "A reading is paid for with each look. The last two rows are paid for when one sleeps: their difference is \
+             the sentinel's price.",
+        ])
     }
 
     /// A figure with points; one that was not measured is not drawn.
-    fn drawn(&self, figure: Figure) -> Vec<Figure> {
+    fn drawn(&self, figure: Figure) -> Option<Figure> {
         let mut points = figure.series.iter().flat_map(|series| &series.points);
-        match points.any(|point| point.y.is_some()) {
-            true => vec![figure],
-            false => Vec::new(),
-        }
+        points.any(|point| point.y.is_some()).then_some(figure)
     }
 }
 
@@ -421,10 +350,7 @@ mod tests {
     use crate::harness::Verdict;
 
     fn runs<T>(name: &str, runs: impl IntoIterator<Item = T>) -> Runs<T> {
-        Runs {
-            name: name.to_owned(),
-            runs: runs.into_iter().map(Some).collect(),
-        }
+        Runs::of(name, runs.into_iter().map(Some))
     }
 
     fn served(us: f64) -> Served {

@@ -15,7 +15,6 @@ const MOST: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Turns {
-    /// How many turns.
     pub turns: usize,
     /// How long it ran once it was scheduled, us: the median.
     pub duration_us: Option<f64>,

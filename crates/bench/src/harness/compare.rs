@@ -6,7 +6,7 @@ use shinjuku_plot::Table;
 use shinjuku_workload::repeat::{PairedRatio, Spread};
 
 use super::target::Goal;
-use crate::report::figure;
+use crate::report::{cells, figure};
 
 /// Confidence of each bound of a ratio.
 const CONFIDENCE: f64 = 0.95;
@@ -15,7 +15,6 @@ const CONFIDENCE: f64 = 0.95;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Runs<T> {
-    /// The contender.
     pub name: String,
     /// One after the other; `None` where one failed.
     pub runs: Vec<Option<T>>,
@@ -30,6 +29,25 @@ impl<T> Runs<T> {
         }
     }
 
+    /// These.
+    pub fn of(name: impl Into<String>, runs: impl IntoIterator<Item = Option<T>>) -> Self {
+        Self {
+            name: name.into(),
+            runs: runs.into_iter().collect(),
+        }
+    }
+
+    /// The contender of this name.
+    pub fn named<'a>(all: &'a [Self], name: &str) -> Option<&'a Self> {
+        all.iter().find(|runs| runs.name == name)
+    }
+
+    /// A part of each repetition.
+    pub fn map<U>(&self, part: impl Fn(&T) -> Option<U>) -> Runs<U> {
+        let runs = self.runs.iter();
+        Runs::of(&self.name, runs.map(|run| part(run.as_ref()?)))
+    }
+
     /// Those that did not fail.
     pub fn measured(&self) -> impl Iterator<Item = &T> {
         self.runs.iter().flatten()
@@ -39,6 +57,11 @@ impl<T> Runs<T> {
     pub fn spread(&self, value: impl Fn(&T) -> Option<f64>) -> Option<Spread> {
         let values: Vec<f64> = self.measured().filter_map(value).collect();
         Spread::of(&values)
+    }
+
+    /// The median of a figure over the repetitions.
+    pub fn median(&self, value: impl Fn(&T) -> Option<f64>) -> Option<f64> {
+        self.spread(value).map(|spread| spread.median)
     }
 
     /// A figure of this one over that of `under`, repetition by repetition.
@@ -74,7 +97,6 @@ pub struct Comparison {
     pub over: String,
     /// The contender below it.
     pub under: String,
-    /// Pairs of repetitions.
     pub pairs: usize,
     /// The ratios: median, range, and bounds of 95 % each, which take five pairs; `None` without
     /// pairs.
@@ -119,15 +141,13 @@ pub fn comparisons(comparisons: &[Comparison]) -> Option<Table> {
         ["", "pairs", "ratio", "range", "95 %"],
     );
     for one in comparisons {
-        let ratio = one.ratio.as_ref();
-        let bounds = ratio.and_then(|ratio| ratio.lower.zip(ratio.upper));
+        let bounds = one.ratio.and_then(|ratio| ratio.lower.zip(ratio.upper));
+        let [ratio, range] = cells(one.ratio.map(|ratio| ratio.ratio));
         table.push([
             one.name(),
             one.pairs.to_string(),
-            ratio.map_or_else(|| "-".into(), |ratio| figure(ratio.ratio.median)),
-            ratio.map_or_else(String::new, |ratio| {
-                format!("({}..{})", figure(ratio.ratio.min), figure(ratio.ratio.max))
-            }),
+            ratio,
+            range,
             bounds.map_or_else(String::new, |(lower, upper)| {
                 format!("{}..{}", figure(lower), figure(upper))
             }),
@@ -140,17 +160,10 @@ pub fn comparisons(comparisons: &[Comparison]) -> Option<Table> {
 mod tests {
     use super::*;
 
-    fn runs(name: &str, runs: &[Option<f64>]) -> Runs<f64> {
-        Runs {
-            name: name.to_owned(),
-            runs: runs.to_vec(),
-        }
-    }
-
     #[test]
     fn a_failed_repetition_shifts_no_pair() {
-        let own = runs("own", &[Some(2.0), None, Some(9.0)]);
-        let other = runs("other", &[Some(1.0), Some(100.0), Some(3.0)]);
+        let own = Runs::of("own", [Some(2.0), None, Some(9.0)]);
+        let other = Runs::of("other", [Some(1.0), Some(100.0), Some(3.0)]);
         let goal = Some(Goal::AtMost(2.4));
         let compared = own.compare(&other, "time", goal, |value| Some(*value));
         assert_eq!((compared.pairs, compared.met()), (2, Some(false)));
@@ -160,7 +173,7 @@ mod tests {
 
     #[test]
     fn without_repetitions_nothing_is_claimed() {
-        let none = runs("none", &[None, None]);
+        let none = Runs::of("none", [None, None]);
         assert_eq!(none.spread(|value| Some(*value)), None);
         let goal = Some(Goal::AtLeast(1.0));
         let compared = none.compare(&none, "rate", goal, |value| Some(*value));

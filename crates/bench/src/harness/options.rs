@@ -37,11 +37,9 @@ pub struct Options {
 /// A bench's effort in each mode: repetitions of each point, and seconds of each repetition.
 #[derive(Debug, Clone)]
 pub struct Efforts {
-    /// With `--quick`.
     pub quick: (u32, f64),
     /// With neither.
     pub default: (u32, f64),
-    /// With `--full`.
     pub full: (u32, f64),
     /// What `--seconds` may be.
     pub seconds: RangeInclusive<f64>,

@@ -20,7 +20,6 @@ pub const POLL: Duration = Duration::from_millis(5);
 /// A child process. When this is dropped, the process is killed.
 #[derive(Debug)]
 pub struct Process {
-    /// The process itself.
     pub child: Child,
     /// What it was asked for.
     pub line: String,

@@ -51,18 +51,38 @@ pub trait Measured: Serialize + DeserializeOwned {
 /// A part of a report.
 #[derive(Debug, Clone, Default)]
 pub struct Section {
-    /// Its heading.
     pub heading: String,
     /// What to say before everything else, on the page only.
     pub introduction: Option<String>,
-    /// Its plots.
     pub figures: Vec<Figure>,
-    /// Its tables.
     pub tables: Vec<Table>,
     /// What to say of them.
     pub notes: Vec<String>,
     /// What to say of them on the page only.
     pub details: Vec<String>,
+}
+
+impl Section {
+    /// One of these tables alone.
+    pub fn new(heading: impl Into<String>, tables: impl IntoIterator<Item = Table>) -> Self {
+        Self {
+            heading: heading.into(),
+            tables: tables.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// With these figures.
+    pub fn figures(mut self, figures: impl IntoIterator<Item = Figure>) -> Self {
+        self.figures.extend(figures);
+        self
+    }
+
+    /// With these notes behind the others.
+    pub fn notes(mut self, notes: impl IntoIterator<Item: Into<String>>) -> Self {
+        self.notes.extend(notes.into_iter().map(Into::into));
+        self
+    }
 }
 
 /// Everything that one bench measured.
@@ -76,16 +96,13 @@ pub struct Results<M> {
     pub stamp: String,
     /// The commit measured, with `-dirty` behind it if files had changed.
     pub commit: Option<String>,
-    /// Where it ran.
     pub machine: Machine,
-    /// How it ran.
     pub settings: Settings,
     /// What a reader must know to judge the figures: limits met, mechanisms refused, contenders
     /// left out.
     pub notes: Vec<String>,
     /// What had to be reached, and whether it was.
     pub targets: Vec<Target>,
-    /// What was measured.
     #[serde(flatten)]
     pub measured: M,
 }

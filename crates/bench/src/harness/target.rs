@@ -7,7 +7,7 @@ use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 
 use super::compare::Comparison;
-use crate::report::figure;
+use crate::report::{figure, or_dash};
 
 /// What a figure must reach.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -108,6 +108,19 @@ impl Target {
         }
     }
 
+    /// Judged by the median of `figure`; if there is none, not shown, and why.
+    pub fn judged(
+        name: impl Into<String>,
+        wanted: Goal,
+        figure: Option<Spread>,
+        why: &str,
+    ) -> Self {
+        match figure {
+            Some(figure) => Self::measured(name, wanted, figure),
+            None => Self::not_shown(name, wanted, why),
+        }
+    }
+
     /// Missed, whatever the figure.
     #[must_use]
     pub fn missed(self, reason: impl Into<String>) -> Self {
@@ -121,10 +134,13 @@ impl Target {
     /// The target of a comparison that has a goal.
     pub fn of(comparison: &Comparison) -> Option<Self> {
         let (name, wanted) = (comparison.name(), comparison.goal?);
-        Some(match &comparison.ratio {
-            Some(ratio) => Self::measured(name, wanted, ratio.ratio),
-            None => Self::not_shown(name, wanted, "no repetition has both figures"),
-        })
+        let ratio = comparison.ratio.map(|ratio| ratio.ratio);
+        Some(Self::judged(
+            name,
+            wanted,
+            ratio,
+            "no repetition has both figures",
+        ))
     }
 }
 
@@ -144,7 +160,7 @@ pub fn targets(targets: &[Target]) -> Option<Table> {
         table.push([
             target.name.clone(),
             target.wanted.to_string(),
-            target.measured.map_or_else(|| "-".to_owned(), figure),
+            or_dash(target.measured),
             spread,
             target.verdict.to_string(),
         ]);

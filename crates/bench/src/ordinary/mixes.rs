@@ -9,7 +9,7 @@ use shinjuku_plot::Table;
 
 use super::{AROUND, COMPILED, Measuring, PLAIN, Programs};
 use crate::harness::{Comparison, Goal, Runs, Section, Session, Target};
-use crate::report::figure;
+use crate::report::{figure, or_dash};
 
 /// Of the worker's time, as that of the targets.
 const LOAD: f64 = 0.6;
@@ -33,7 +33,6 @@ const CONTENDERS: [(&str, &str, &str); 4] = [
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixResults {
-    /// Its name.
     pub name: String,
     /// What requests took in the plain program, on a core of their own.
     pub times: Times,
@@ -111,15 +110,11 @@ fn of_mix(
 }
 
 impl MixResults {
-    fn contender(&self, name: &str) -> Option<&Runs<Served>> {
-        self.contenders.iter().find(|runs| runs.name == name)
-    }
-
     /// p99 of short requests to completion, over `name`'s.
     fn gain(&self, name: &str, goal: Option<Goal>) -> Comparison {
         let what = format!("{} at {:.0} %: short p99", self.name, self.load * 100.0);
-        match (self.contender(FCFS), self.contender(name)) {
-            (Some(fcfs), Some(other)) => fcfs.compare(other, what, goal, |one| one.short_p99_us),
+        match [FCFS, name].map(|name| Runs::named(&self.contenders, name)) {
+            [Some(fcfs), Some(other)] => fcfs.compare(other, what, goal, |one| one.short_p99_us),
             _ => Comparison::of(what, [FCFS, name], &[], goal),
         }
     }
@@ -147,10 +142,7 @@ pub(super) fn section(mixes: &[MixResults]) -> Section {
     );
     for mix in mixes {
         for runs in &mix.contenders {
-            let of = |value: &dyn Fn(&Served) -> Option<f64>| {
-                let spread = runs.spread(value);
-                spread.map_or_else(|| "-".to_owned(), |spread| figure(spread.median))
-            };
+            let of = |value: fn(&Served) -> Option<f64>| or_dash(runs.median(value));
             let gain = mix.gain(&runs.name, None).ratio;
             let gain = gain.map_or_else(
                 || "-".to_owned(),
@@ -164,11 +156,11 @@ pub(super) fn section(mixes: &[MixResults]) -> Section {
                 figure(mix.times.short_us),
                 figure(mix.times.long_us),
                 runs.name.clone(),
-                of(&|one| Some(one.short_p50_us)),
-                of(&|one| one.short_p99_us),
+                of(|one| Some(one.short_p50_us)),
+                of(|one| one.short_p99_us),
                 gain,
-                of(&|one| Some(one.preemptions as f64 / one.requests as f64)),
-                of(&|one| Some(one.unfinished as f64)),
+                of(|one| Some(one.preemptions as f64 / one.requests as f64)),
+                of(|one| Some(one.unfinished as f64)),
             ]);
         }
     }
@@ -177,11 +169,10 @@ pub(super) fn section(mixes: &[MixResults]) -> Section {
          which requests did not finish has no p99."
             .to_owned(),
     );
-    Section {
-        heading: format!("What it is worth, at {:.0} % load", LOAD * 100.0),
-        tables: vec![table],
-        ..Section::default()
-    }
+    Section::new(
+        format!("What it is worth, at {:.0} % load", LOAD * 100.0),
+        [table],
+    )
 }
 
 #[cfg(test)]
@@ -202,10 +193,7 @@ mod tests {
     }
 
     fn mix(fcfs: f64, compiled: Option<f64>) -> MixResults {
-        let runs = |name: &str, p99: Option<f64>| Runs {
-            name: name.to_owned(),
-            runs: vec![Some(served(p99)); 3],
-        };
+        let runs = |name, p99| Runs::of(name, vec![Some(served(p99)); 3]);
         MixResults {
             name: "store".to_owned(),
             times: Times {

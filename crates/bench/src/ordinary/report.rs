@@ -9,7 +9,7 @@ use shinjuku_workload::repeat::Spread;
 use super::mixes::{self, MixResults};
 use super::{Ordinary, Work};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, by_repetition};
-use crate::report::figure;
+use crate::report::or_dash;
 
 /// What compiled probes may cost: the mean over all works, and the worst.
 const MEAN: Goal = Goal::AtMost(1.05);
@@ -79,9 +79,8 @@ impl Measured for Ordinary {
     }
 
     fn targets(&self) -> Vec<Target> {
-        let target = |name: &str, goal, measured: Option<Spread>| match measured {
-            Some(measured) => Target::measured(name, goal, measured),
-            None => Target::not_shown(name, goal, "no work has both figures"),
+        let target = |name: &str, goal, measured| {
+            Target::judged(name, goal, measured, "no work has both figures")
         };
         let overheads = [
             target(
@@ -115,10 +114,8 @@ impl Ordinary {
             ["work", "plain us", "compiled probes us", "ratio", "range"],
         );
         for work in &self.works {
-            let least = work.durations.iter().map(|runs| {
-                let spread = runs.spread(|one| Some(one.least_us));
-                spread.map_or_else(|| "-".to_owned(), |spread| figure(spread.median))
-            });
+            let least = work.durations.iter();
+            let least = least.map(|runs| or_dash(runs.median(|one| Some(one.least_us))));
             let overhead = work.overhead();
             let ratio = overhead.map_or_else(|| "-".to_owned(), |one| format!("{:.3}", one.median));
             let range = overhead.map_or_else(String::new, |one| {
@@ -132,11 +129,7 @@ impl Ordinary {
              each of its entries is a call."
                 .to_owned(),
         );
-        Section {
-            heading: "What compiled probes cost".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("What compiled probes cost", [table])
     }
 
     fn answers(&self) -> Section {
@@ -156,17 +149,16 @@ impl Ordinary {
                 continue;
             };
             let of = |runs: &Runs<Answers>, value: fn(&Answers) -> Option<f64>| {
-                let spread = runs.spread(value);
-                spread.map_or_else(|| "-".to_owned(), |spread| figure(spread.median))
+                or_dash(runs.median(value))
             };
-            let unanswered = compiled.spread(|one| {
+            let unanswered = compiled.median(|one| {
                 (one.requests > 0).then(|| 100.0 * one.unanswered as f64 / one.requests as f64)
             });
             table.push([
                 work.name.clone(),
                 of(compiled, |one| one.p50_us),
                 of(compiled, |one| one.p99_us),
-                unanswered.map_or_else(|| "-".to_owned(), |one| format!("{:.1} %", one.median)),
+                unanswered.map_or_else(|| "-".to_owned(), |one| format!("{one:.1} %")),
                 of(signal, |one| one.p50_us),
                 of(signal, |one| one.p99_us),
             ]);
@@ -174,11 +166,7 @@ impl Ordinary {
         table.notes.push(
             "Left to a signal: not answered at a function entry within 100 us. The times are of the others.".to_owned(),
         );
-        Section {
-            heading: "How soon code gives way".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("How soon code gives way", [table])
     }
 }
 
@@ -190,9 +178,8 @@ mod tests {
     use crate::harness::Verdict;
 
     fn work(name: &str, plain: [f64; 3], compiled: [f64; 3]) -> Work {
-        let runs = |name: &str, least: [f64; 3]| Runs {
-            name: name.to_owned(),
-            runs: least.map(|least_us| Some(Duration { least_us })).to_vec(),
+        let runs = |name, least: [f64; 3]| {
+            Runs::of(name, least.map(|least_us| Some(Duration { least_us })))
         };
         Work {
             name: name.to_owned(),

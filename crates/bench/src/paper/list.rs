@@ -31,7 +31,6 @@ pub struct List {
     pub items: Vec<Item>,
 }
 
-/// A document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
@@ -93,9 +92,7 @@ pub enum Run {
 pub struct Check {
     /// What the number is, with its unit.
     pub what: String,
-    /// Where it stands.
     pub reads: Reading,
-    /// The document's number.
     pub paper: Option<f64>,
     /// How far from the document's it may be, as a share; without, it stands beside the
     /// document's and is not held to it.

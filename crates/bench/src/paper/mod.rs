@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shinjuku_plot::{Figure, Point, Series, Style};
+use shinjuku_plot::{Figure, Point, Series};
 use shinjuku_preempt::Realtime;
 
 use crate::harness::{self, Efforts, Process, Session};
@@ -52,9 +52,7 @@ pub struct Options {
 /// A simulated figure, and what the simulation found, in words.
 #[derive(Debug, Clone)]
 pub struct Simulated {
-    /// The figure.
     pub figure: Figure,
-    /// A sentence.
     pub found: String,
 }
 
@@ -85,9 +83,7 @@ pub struct Paper {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reproduced {
-    /// The item.
     pub name: String,
-    /// The document's name.
     pub document: String,
     /// Where the document says so.
     pub place: String,
@@ -99,7 +95,6 @@ pub struct Reproduced {
     pub how: String,
     /// What a simulation found, in words.
     pub found: Option<String>,
-    /// The numbers.
     pub checks: Vec<Judged>,
 }
 
@@ -270,20 +265,14 @@ impl Reproduction<'_> {
 /// The figure, with the document's own values where its text gives them.
 fn with_the_papers_points(mut figure: Figure, item: &Item) -> Figure {
     let points = item.checks.iter().filter_map(|check| match check.reads {
-        Reading::Value { at, .. } => Some(Point {
-            x: at,
-            y: Some(check.paper?),
-            spread: None,
-        }),
+        Reading::Value { at, .. } => Some(Point::exact(at, check.paper?)),
         _ => None,
     });
     let points: Vec<_> = points.collect();
     if !points.is_empty() {
-        figure.series.push(Series {
-            label: "the document".to_owned(),
-            style: Style::Contender(figure.series.len()),
-            points,
-        });
+        let number = figure.series.len();
+        let line = Series::contender(number, "the document", points);
+        figure.series.push(line);
     }
     figure
 }

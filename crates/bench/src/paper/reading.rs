@@ -31,7 +31,6 @@ pub enum Reading {
     },
     /// A line's value over its own value elsewhere.
     Growth {
-        /// The line.
         line: String,
         /// Where the value below the fraction bar stands.
         from: f64,
@@ -46,7 +45,6 @@ pub enum Reading {
         over: String,
         /// Below it.
         under: String,
-        /// The limit.
         limit: f64,
     },
     /// A sum of what stands in a results.json, of each path the median.

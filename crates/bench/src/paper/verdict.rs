@@ -46,7 +46,6 @@ pub struct Judged {
     pub what: String,
     /// The document's.
     pub paper: Option<f64>,
-    /// Ours.
     pub ours: Option<f64>,
     /// What `--check` holds ours to.
     pub wanted: Vec<Goal>,

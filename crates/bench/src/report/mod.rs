@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use shinjuku_plot::Figure;
+use shinjuku_plot::{Figure, Point};
+use shinjuku_workload::repeat::Spread;
 
 use crate::auto::Auto;
 use crate::connections::Connections;
@@ -154,6 +155,32 @@ pub fn figure(value: f64) -> String {
     }
 }
 
+/// A figure, or a dash where nothing was measured.
+pub fn or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), figure)
+}
+
+/// A median's cell, and that of lowest and highest repetition.
+pub fn cells(spread: Option<Spread>) -> [String; 2] {
+    let range = spread.map(|one| format!("({}..{})", figure(one.min), figure(one.max)));
+    [
+        or_dash(spread.map(|one| one.median)),
+        range.unwrap_or_default(),
+    ]
+}
+
+/// What the bars of a [`point`] are.
+pub const BARS: &str = "lowest and highest repetition";
+
+/// A median with its bar; without a value where nothing was measured.
+pub fn point(x: f64, spread: Option<Spread>) -> Point {
+    Point {
+        x,
+        y: spread.map(|one| one.median),
+        spread: spread.map(|one| (one.min, one.max)),
+    }
+}
+
 /// A line a point; a saturated point has no value.
 fn csv(figure: &Figure) -> String {
     let mut text = String::from("series,x,y,low,high\n");
@@ -175,7 +202,7 @@ fn csv(figure: &Figure) -> String {
 
 #[cfg(test)]
 mod tests {
-    use shinjuku_plot::{Point, Series, Style, XAxis, YAxis};
+    use shinjuku_plot::{Series, XAxis, YAxis};
 
     use super::*;
 
@@ -206,11 +233,11 @@ mod tests {
             y: YAxis::Logarithmic,
             y_label: "y".into(),
             bars: "interval",
-            series: vec![Series {
-                label: "c-FCFS".into(),
-                style: Style::Contender(0),
-                points: vec![point(10.0, Some(2.5)), point(90.0, None)],
-            }],
+            series: vec![Series::contender(
+                0,
+                "c-FCFS",
+                vec![point(10.0, Some(2.5)), point(90.0, None)],
+            )],
         };
         let expected = "series,x,y,low,high\n\"c-FCFS\",10,2.5,1.5,3.5\n\"c-FCFS\",90,,,\n";
         assert_eq!(csv(&drawn), expected);

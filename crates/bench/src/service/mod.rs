@@ -18,7 +18,6 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
-use shinjuku_workload::repeat::median;
 use shinjuku_workload::{ClassFigures, Length, Mix, Offered, Schedule, ScheduleConfig, Summary};
 
 use crate::harness::{self, Efforts, Runs, Session};
@@ -70,7 +69,6 @@ pub struct Service {
     pub capacity_rps: f64,
     /// As many requests under way as the client has connections.
     pub saturation: Vec<Runs<Cell>>,
-    /// Open loop.
     pub loads: Vec<AtLoad>,
 }
 
@@ -117,13 +115,10 @@ pub struct Cell {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteFigures {
-    /// Its name.
     pub name: String,
     /// How many were sent, warm-up left out.
     pub requests: usize,
-    /// Median.
     pub p50_us: Option<f64>,
-    /// 99th percentile.
     pub p99_us: Option<f64>,
     /// 99.9th percentile, of a thousand requests or more.
     pub p999_us: Option<f64>,
@@ -316,12 +311,9 @@ impl Bench {
 
 /// The reference's requests a second at saturation, by which loads are chosen for all.
 fn capacity(saturation: &[Runs<Cell>]) -> Result<f64> {
-    let reference = saturation
-        .iter()
-        .find(|runs| runs.name == contender::INLINE);
-    let reached = reference.into_iter().flat_map(Runs::measured);
-    let reached: Vec<f64> = reached.map(|cell| cell.answered_rps).collect();
-    let capacity = median(&reached).context("`inline` was not measured at saturation")?;
+    let reference = Runs::named(saturation, contender::INLINE);
+    let capacity = reference.and_then(|runs| runs.median(|cell| Some(cell.answered_rps)));
+    let capacity = capacity.context("`inline` was not measured at saturation")?;
     ensure!(capacity > 0.0, "`inline` answered nothing");
     Ok(capacity)
 }

@@ -1,8 +1,7 @@
 //! How the bench of services is shown: targets, a table a load, what it cost, and plots.
 
 use anyhow::{Result, ensure};
-use shinjuku_plot::{Figure, Point, Series, Style, Table, XAxis, YAxis};
-use shinjuku_workload::repeat::Spread;
+use shinjuku_plot::{Figure, Series, Table, XAxis, YAxis};
 
 use super::contender::{
     INLINE, POOL, POOL_COMPILED, POOL_KERNEL_THREADS, POOL_TOKEN, SPAWN_BLOCKING,
@@ -10,7 +9,7 @@ use super::contender::{
 use super::routes::{ROUTES, SHORT};
 use super::{AtLoad, Cell, RouteFigures, Service};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, comparisons};
-use crate::report::figure;
+use crate::report::{BARS, cells, figure, or_dash, point};
 
 /// The load that the targets are about.
 const AT: f64 = 0.6;
@@ -29,14 +28,6 @@ const MEASURES: [Measure; 3] = [
     ("p99", "p99", |route| route.p99_us),
     ("p999", "p99.9", |route| route.p999_us),
 ];
-
-fn find<'a>(all: &'a [Runs<Cell>], name: &str) -> Option<&'a Runs<Cell>> {
-    all.iter().find(|runs| runs.name == name)
-}
-
-fn median(runs: &Runs<Cell>, value: impl Fn(&Cell) -> Option<f64>) -> Option<f64> {
-    runs.spread(value).map(|spread| spread.median)
-}
 
 impl Measured for Service {
     const BENCH: &'static str = "service";
@@ -123,7 +114,7 @@ fn p99_of_pairs(
 ) -> Comparison {
     let what = format!("p99 of /{route} at {:.0} %", AT * 100.0);
     let p99 = |cell: &Cell| cell.route(route)?.p99_us;
-    match (find(at, pool), find(at, other)) {
+    match (Runs::named(at, pool), Runs::named(at, other)) {
         (Some(pool), Some(other)) => pool.compare(other, what, goal, p99),
         _ => Comparison::of(what, [pool, other], &[], goal),
     }
@@ -133,7 +124,7 @@ fn p99_of_pairs(
 fn shorter(at: &[Runs<Cell>], route: &str, other: &str) -> Target {
     let compared = p99_of_pairs(at, route, [POOL, other], Some(SHORTER));
     let target = Target::of(&compared).expect("the comparison has a goal");
-    match find(at, POOL) {
+    match Runs::named(at, POOL) {
         None => unless_there(target, at),
         Some(pool) => {
             let (lost, all) = (lost(pool, route), pool.runs.len());
@@ -183,11 +174,11 @@ impl Service {
             .iter()
             .filter(|one| !POOLS.contains(&one.name.as_str()));
         let best = others.max_by(|one, other| {
-            let of = |runs| median(runs, rps).unwrap_or_default();
+            let of = |runs: &Runs<Cell>| runs.median(rps).unwrap_or_default();
             of(one).total_cmp(&of(other))
         });
         let what = "throughput at saturation";
-        match (find(&self.saturation, pool), best) {
+        match (Runs::named(&self.saturation, pool), best) {
             (Some(pool), Some(best)) => pool.compare(best, what, goal, rps),
             _ => Comparison::of(what, [pool, "the best"], &[], goal),
         }
@@ -196,7 +187,7 @@ impl Service {
     fn throughput_target(&self) -> Target {
         let compared = self.throughput(POOL, Some(THROUGHPUT));
         let target = Target::of(&compared).expect("the comparison has a goal");
-        match find(&self.saturation, POOL) {
+        match Runs::named(&self.saturation, POOL) {
             None => unless_there(target, &self.saturation),
             Some(_) => target,
         }
@@ -205,7 +196,7 @@ impl Service {
     /// What the targets ask of the first pool, of those of the others that were measured; unjudged.
     fn other_pools(&self) -> Option<Section> {
         let mut shown = Vec::new();
-        let was_measured = |pool: &&&str| find(&self.saturation, pool).is_some();
+        let was_measured = |pool: &&&str| Runs::named(&self.saturation, pool).is_some();
         for pool in POOLS[1..].iter().filter(was_measured) {
             for other in [SPAWN_BLOCKING, INLINE] {
                 let of_route = |route| p99_of_pairs(self.at_target(), route, [pool, other], None);
@@ -214,34 +205,23 @@ impl Service {
             shown.push(self.throughput(pool, None));
         }
         Some(Section {
-            heading: "The other pools".to_owned(),
             introduction: Some(format!(
                 "The targets are about `{POOL}`. These take a token, cores or a build of their own."
             )),
-            tables: vec![comparisons(&shown)?],
-            ..Section::default()
+            ..Section::new("The other pools", [comparisons(&shown)?])
         })
     }
 
     fn plot(&self, route: &str, (file, words, value): Measure) -> Figure {
         let names = self.saturation.iter().map(|runs| runs.name.clone());
-        let series = names.enumerate().map(|(number, name)| Series {
-            points: self
-                .loads
-                .iter()
-                .filter_map(|load| {
-                    let runs = find(&load.contenders, &name)?;
-                    let Spread { median, min, max } =
-                        runs.spread(|cell| cell.route(route).and_then(value))?;
-                    Some(Point {
-                        x: load.offered_rps,
-                        y: Some(median),
-                        spread: Some((min, max)),
-                    })
-                })
-                .collect(),
-            style: Style::Contender(number),
-            label: name,
+        let series = names.enumerate().map(|(number, name)| {
+            let points = self.loads.iter().filter_map(|load| {
+                let runs = Runs::named(&load.contenders, &name)?;
+                let spread = runs.spread(|cell| cell.route(route).and_then(value))?;
+                Some(point(load.offered_rps, Some(spread)))
+            });
+            let points = points.collect();
+            Series::contender(number, name, points)
         });
         Figure {
             name: format!("{route}-{file}"),
@@ -249,7 +229,7 @@ impl Service {
             x: XAxis::Linear("offered load (requests/s)"),
             y: YAxis::Logarithmic,
             y_label: format!("{words} (µs, log)"),
-            bars: "lowest and highest repetition",
+            bars: BARS,
             series: series.filter(|one| !one.points.is_empty()).collect(),
         }
     }
@@ -267,23 +247,17 @@ impl Service {
             ],
         );
         for runs in &self.saturation {
-            let rps = runs.spread(|cell| Some(cell.answered_rps));
+            let [rps, range] = cells(runs.spread(|cell| Some(cell.answered_rps)));
             table.push([
                 runs.name.clone(),
-                rps.map_or_else(|| "-".to_owned(), |rps| figure(rps.median)),
-                rps.map_or_else(String::new, |rps| {
-                    format!("({}..{})", figure(rps.min), figure(rps.max))
-                }),
+                rps,
+                range,
                 number(runs, |cell| cell.server_us_per_request),
                 number(runs, |cell| cell.client_cores),
                 failed(runs).to_string(),
             ]);
         }
-        Section {
-            heading: "Saturation".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("Saturation", [table])
     }
 
     /// What the contenders said, and how much memory they took in all.
@@ -296,22 +270,18 @@ impl Service {
             let points = self
                 .loads
                 .iter()
-                .filter_map(|load| find(&load.contenders, &runs.name));
+                .filter_map(|load| Runs::named(&load.contenders, &runs.name));
             let cells = points.chain([runs]).flat_map(Runs::measured);
             let peak = cells.map(|cell| cell.peak_mib).fold(0.0, f64::max);
             let said = self.descriptions.get(&runs.name).cloned();
             table.push([runs.name.clone(), figure(peak), said.unwrap_or_default()]);
         }
-        Section {
-            heading: "The servers".to_owned(),
-            tables: vec![table],
-            ..Section::default()
-        }
+        Section::new("The servers", [table])
     }
 }
 
 fn number(runs: &Runs<Cell>, value: fn(&Cell) -> f64) -> String {
-    median(runs, |cell| Some(value(cell))).map_or_else(|| "-".to_owned(), figure)
+    or_dash(runs.median(|cell| Some(value(cell))))
 }
 
 fn failed(runs: &Runs<Cell>) -> u64 {
@@ -344,8 +314,8 @@ fn at_load(load: &AtLoad) -> Section {
         let mut row = vec![runs.name.clone()];
         for route in &ROUTES {
             for (.., value) in MEASURES {
-                let found = median(runs, |cell| cell.route(route.name).and_then(value));
-                row.push(found.map_or_else(|| "-".to_owned(), figure));
+                let found = runs.median(|cell| cell.route(route.name).and_then(value));
+                row.push(or_dash(found));
             }
         }
         latencies.push(row);
@@ -360,11 +330,10 @@ fn at_load(load: &AtLoad) -> Section {
         ]);
     }
     let (percent, rps) = (load.share * 100.0, load.offered_rps);
-    Section {
-        heading: format!("{percent:.0} %: {rps:.0} requests/s"),
-        tables: vec![latencies, costs],
-        ..Section::default()
-    }
+    Section::new(
+        format!("{percent:.0} %: {rps:.0} requests/s"),
+        [latencies, costs],
+    )
 }
 
 #[cfg(test)]
@@ -398,9 +367,9 @@ mod tests {
 
     fn service(contenders: &[(&str, f64, f64)]) -> Service {
         let runs: Vec<_> = (contenders.iter())
-            .map(|&(name, rps, p99_us)| Runs {
-                name: name.to_owned(),
-                runs: vec![Some(cell(rps, p99_us)), None, Some(cell(rps, p99_us))],
+            .map(|&(name, rps, p99_us)| {
+                let cell = || Some(cell(rps, p99_us));
+                Runs::of(name, [cell(), None, cell()])
             })
             .collect();
         Service {

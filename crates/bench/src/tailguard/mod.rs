@@ -16,12 +16,12 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use shinjuku_plot::Table;
 use shinjuku_sim::fanout::{Discipline, FanoutScenario};
-use shinjuku_workload::repeat::Spread;
+use shinjuku_workload::repeat::median;
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use crate::harness::{self, Comparison, Efforts, Measured, Section, Session, Target, comparisons};
 use crate::machine::Machine;
-use crate::report::figure;
+use crate::report::{figure, or_dash};
 
 mod programs;
 
@@ -60,9 +60,7 @@ pub struct TailGuard {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timed {
-    /// Its name.
     pub name: String,
-    /// Tasks timed.
     pub tasks: usize,
     /// Median, 90th and 99th percentile, and longest, in us.
     pub task_us: [f64; 4],
@@ -76,7 +74,6 @@ pub struct Timed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
-    /// The discipline.
     pub discipline: String,
     /// The highest load, 0 to 1, by seed.
     pub load: Vec<f64>,
@@ -243,10 +240,10 @@ impl Measured for TailGuard {
             row.extend(program.task_us.map(figure));
             row.push(program.slos_us.map(figure).join(", "));
             tasks.push(row);
-            let carried = program.carried.iter().map(|one| {
-                let load = Spread::of(&one.load);
-                load.map_or_else(|| "-".to_owned(), |load| figure(100.0 * load.median))
-            });
+            let carried = program
+                .carried
+                .iter()
+                .map(|one| or_dash(median(&one.load).map(|load| 100.0 * load)));
             let row: Vec<_> = std::iter::once(program.name.clone())
                 .chain(carried)
                 .collect();
@@ -258,15 +255,9 @@ impl Measured for TailGuard {
              80 % more than the other three, with applications of the Tailbench suite, which are not these.",
             FANOUTS.map(|(width, _)| width.to_string()).join(", ")
         );
-        vec![Section {
-            heading: "Load within the SLOs".to_owned(),
-            tables: [Some(tasks), Some(loads), comparisons(&self.comparisons)]
-                .into_iter()
-                .flatten()
-                .collect(),
-            notes: vec![note],
-            ..Section::default()
-        }]
+        let tables = [tasks, loads].into_iter();
+        let tables = tables.chain(comparisons(&self.comparisons));
+        vec![Section::new("Load within the SLOs", tables).notes([note])]
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a port is opened with.
 
 use shinjuku_dpdk_sys::{BURST, DpdkError, PortConfig, PortInfo};
+use shinjuku_net::setters;
 
 use super::Spread;
 use crate::Room;
@@ -44,39 +45,22 @@ impl NicConfig {
         }
     }
 
-    /// How many devices to make, for as many dispatchers, 1 to 64.
-    pub fn dispatchers(self, dispatchers: usize) -> Self {
-        Self {
-            dispatchers,
-            ..self
-        }
-    }
-
-    /// The most of the device's queues to use, 1 to 64. By default as many as there are
-    /// dispatchers; of a memif 1, because both ends must use as many, and its driver does not see
-    /// to that: a queue whose other end is not there reads, and spoils, what the first one sends.
-    pub fn queues(self, queues: usize) -> Self {
-        Self {
-            queues: Some(queues),
-            ..self
-        }
-    }
-
-    /// Mbufs for each dispatcher, best a power of two less one. They are in the device's queues or
-    /// with requests: should exceed the descriptors of both and what the runtime admits; where
-    /// dispatchers share queues, what all of them admit and 512 for each.
-    pub fn mbufs(self, mbufs: u32) -> Self {
-        Self { mbufs, ..self }
-    }
-
-    /// What spreads requests over the dispatchers.
-    pub fn spread(self, spread: Spread) -> Self {
-        Self { spread, ..self }
-    }
-
-    /// The port's own settings.
-    pub fn port(self, port: PortConfig) -> Self {
-        Self { port, ..self }
+    setters! {
+        /// How many devices to make, for as many dispatchers, 1 to 64.
+        dispatchers: usize;
+        /// The most of the device's queues to use, 1 to 64. By default as many as there are
+        /// dispatchers; of a memif 1, because both ends must use as many, and its driver does not
+        /// see to that: a queue whose other end is not there reads, and spoils, what the first one
+        /// sends.
+        queues: usize;
+        /// Mbufs for each dispatcher, best a power of two less one. They are in the device's queues
+        /// or with requests: should exceed the descriptors of both and what the runtime admits;
+        /// where dispatchers share queues, what all of them admit and 512 for each.
+        mbufs: u32;
+        /// What spreads requests over the dispatchers.
+        spread: Spread;
+        /// The port's own settings.
+        port: PortConfig;
     }
 
     /// What each device has room for; of the mbufs it can have others' unless the device spreads.

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use shinjuku_dataplane::MacAddr;
 use shinjuku_dataplane::dpdk::{DpdkDevice, NicConfig};
-use shinjuku_tests_support::PATIENCE;
 use shinjuku_tests_support::dpdk::{Host, PORT, missing_after_close, open, until};
 use shinjuku_tests_support::namespace::{Namespace, Pair, must};
 use shinjuku_tests_support::process::{Part, orders};
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 80, 0, 1), PORT);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 80, 0, 2);
@@ -20,10 +20,7 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
 #[test]
 fn a_veth_pair_by_af_packet() {
-    let test = "a_veth_pair_by_af_packet";
-    let Some(namespaces) = Pair::new(test, ["fa", "fb"]) else {
-        return;
-    };
+    let namespaces = need!(Pair::new(test_name!(), ["fa", "fb"]));
     let [ours, kernel] = &namespaces.0;
     namespaces.join();
     must(ours.ip(&format!("link set va address {MAC}")));
@@ -47,10 +44,7 @@ fn a_veth_pair_by_af_packet() {
 
 #[test]
 fn a_tap_device() {
-    let test = "a_tap_device";
-    let Some(namespaces) = Pair::new(test, ["fc", "fd"]) else {
-        return;
-    };
+    let namespaces = need!(Pair::new(test_name!(), ["fc", "fd"]));
     let ours = &namespaces.0[0];
     let server = Part::start_in(ours, "faults-server net_tap0,iface=tap");
     let mut faults = Faults::new(ours, "tap", server);

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use shinjuku_dataplane::dpdk::{BURST, NicConfig};
 use shinjuku_dataplane::{Device, DropReason};
-use shinjuku_tests_support::PATIENCE;
 use shinjuku_tests_support::dpdk::{Host, PORT, missing_after_close, open, until};
 use shinjuku_tests_support::namespace::{Namespace, Pair, must};
 use shinjuku_tests_support::process::{Part, Process, orders};
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), PORT);
 const KERNEL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 9100);
@@ -25,10 +25,7 @@ const ROUNDS: usize = 20;
 
 #[test]
 fn a_veth_pair_by_af_packet() {
-    let test = "a_veth_pair_by_af_packet";
-    let Some(namespaces) = Pair::new(test, ["va", "vb"]) else {
-        return;
-    };
+    let namespaces = need!(Pair::new(test_name!(), ["va", "vb"]));
     let [ours, kernel] = &namespaces.0;
     namespaces.join();
     let host = Part::start_in(ours, "kernel-host net_af_packet0,iface=va,framecnt=512");
@@ -38,10 +35,7 @@ fn a_veth_pair_by_af_packet() {
 
 #[test]
 fn a_veth_pair_by_af_xdp() {
-    let test = "a_veth_pair_by_af_xdp";
-    let Some(namespaces) = Pair::new(test, ["xa", "xb"]) else {
-        return;
-    };
+    let namespaces = need!(Pair::new(test_name!(), ["xa", "xb"]));
     let [ours, kernel] = &namespaces.0;
     namespaces.join();
     let host = Part::start_in(ours, "kernel-host net_af_xdp0,iface=va");
@@ -52,10 +46,7 @@ fn a_veth_pair_by_af_xdp() {
 
 #[test]
 fn a_tap_device() {
-    let test = "a_tap_device";
-    let Some(namespaces) = Pair::new(test, ["ta", "tb"]) else {
-        return;
-    };
+    let namespaces = need!(Pair::new(test_name!(), ["ta", "tb"]));
     let ours = &namespaces.0[0];
     // The device's other end is the kernel's, in the same namespace.
     let host = Part::start_in(ours, "kernel-host net_tap0,iface=tap");

@@ -8,10 +8,10 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use shinjuku_dataplane::dpdk::{NicConfig, Spread};
-use shinjuku_tests_support::PATIENCE;
 use shinjuku_tests_support::dpdk::{PORT, missing_after_close, open};
 use shinjuku_tests_support::namespace::{Namespace, Pair};
 use shinjuku_tests_support::process::{Part, orders};
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 79, 0, 1), PORT);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
@@ -21,10 +21,7 @@ const REQUESTS: usize = 10;
 
 #[test]
 fn two_queues_of_af_packet() {
-    let test = "two_queues_of_af_packet";
-    let Some(namespaces) = Pair::new(test, ["qa", "qb"]) else {
-        return;
-    };
+    let namespaces = need!(Pair::new(test_name!(), ["qa", "qb"]));
     let [ours, kernel] = &namespaces.0;
     namespaces.join();
     let host = Part::start_in(
@@ -36,10 +33,7 @@ fn two_queues_of_af_packet() {
 
 #[test]
 fn two_queues_of_a_tap_device() {
-    let test = "two_queues_of_a_tap_device";
-    let Some(namespaces) = Pair::new(test, ["qt", "qu"]) else {
-        return;
-    };
+    let namespaces = need!(Pair::new(test_name!(), ["qt", "qu"]));
     let ours = &namespaces.0[0];
     let host = Part::start_in(ours, "queues-host net_tap0,iface=tap");
     spreads(ours, "tap", host);

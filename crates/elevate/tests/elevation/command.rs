@@ -1,5 +1,6 @@
 //! The command: what it refuses, and in which words.
 
+use shinjuku_tests_support::{need, test_name};
 use std::process::{Command, Output};
 
 use super::Core;
@@ -39,9 +40,7 @@ fn bad_orders_and_targets_are_refused_in_words() {
 
 #[test]
 fn what_it_started_is_scheduled_and_ended() {
-    let Some(core) = Core::take("what_it_started_is_scheduled_and_ended") else {
-        return;
-    };
+    let core = need!(Core::take(test_name!()));
     let core = core.number.to_string();
     let output = Command::new(PROGRAM)
         .args([

@@ -4,112 +4,138 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::CpuSet;
 use shinjuku_elevate::{Config, ElevateError, Elevation, Table, Target};
+use shinjuku_preempt::SchedulingClass;
+use shinjuku_tests_support::{need, test_name, wait_for};
 
-use super::{Core, Process, supervisor, wait_until};
+use super::{Core, Process, supervisor};
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// Two busy processes, one of them less nice than it was born.
-fn busy() -> [Process; 2] {
-    let niced = Process::start("exec nice -n 5 sh -c 'while :; do :; done'");
-    wait_until("nice", || {
-        let told = std::fs::read_to_string(format!("/proc/{}/cmdline", niced.pid()));
-        told.is_ok_and(|told| told.starts_with("sh\0-c\0while"))
-    });
-    [Process::busy(), niced]
+/// Two busy processes, one of them less nice than it was born, and what they had.
+struct Busy {
+    core: Core,
+    both: [Process; 2],
+    before: [(SchedulingClass, CpuSet); 2],
 }
 
-fn targets(busy: &[Process; 2]) -> [Target; 2] {
-    busy.each_ref().map(|one| Target::Process(one.pid()))
+impl Busy {
+    fn new(test: &str) -> Option<Self> {
+        let core = Core::take(test)?;
+        let niced = Process::start("exec nice -n 5 sh -c 'while :; do :; done'");
+        wait_for("nice", || {
+            let told = std::fs::read_to_string(format!("/proc/{}/cmdline", niced.pid()));
+            told.is_ok_and(|told| told.starts_with("sh\0-c\0while"))
+        });
+        let both = [Process::busy(), niced];
+        let before = both.each_ref().map(Process::state);
+        Some(Self { core, both, before })
+    }
+
+    fn config(&self) -> Config {
+        self.core.config(Table::round_robin(2).unwrap())
+    }
+
+    fn targets(&self) -> [Target; 2] {
+        self.both.each_ref().map(|one| Target::Process(one.pid()))
+    }
+
+    fn start(&self, config: Config) -> Elevation {
+        Elevation::start(config, &self.targets(), Some(supervisor())).unwrap()
+    }
+
+    fn is_elevated(&self) -> bool {
+        self.both.iter().all(Process::is_elevated)
+    }
+
+    fn states(&self) -> [(SchedulingClass, CpuSet); 2] {
+        self.both.each_ref().map(Process::state)
+    }
+
+    /// The command, at work on them.
+    fn command(&self) -> Process {
+        let program = env!("CARGO_BIN_EXE_shinjuku-elevate");
+        let [a, b] = self.both.each_ref().map(Process::pid);
+        let core = self.core.number;
+        let scheduler = Process::start(&format!(
+            "exec '{program}' run --core {core} --slice-us 200 --seconds 10 A=process:{a} B=process:{b}"
+        ));
+        wait_for("elevation", || self.is_elevated());
+        scheduler
+    }
 }
 
 #[test]
 fn after_a_normal_end_and_after_being_dropped() {
-    let Some(core) = Core::take("after_a_normal_end_and_after_being_dropped") else {
-        return;
-    };
-    let busy = busy();
-    let before = busy.each_ref().map(Process::state);
+    let busy = need!(Busy::new(test_name!()));
     let start = || {
-        let config = core.config(Table::round_robin(2).unwrap());
-        let elevation = Elevation::start(config, &targets(&busy), Some(supervisor())).unwrap();
-        assert!(busy.iter().all(Process::is_elevated));
+        let elevation = busy.start(busy.config());
+        assert!(busy.is_elevated());
         elevation
     };
     let elevation = start();
     std::thread::sleep(Duration::from_millis(150));
     assert!(elevation.stop().unwrap().switches > 0);
-    assert_eq!(busy.each_ref().map(Process::state), before);
+    assert_eq!(busy.states(), busy.before);
     drop(start());
-    assert_eq!(busy.each_ref().map(Process::state), before);
+    assert_eq!(busy.states(), busy.before);
 }
 
 #[test]
 fn when_the_time_is_over() {
-    let Some(core) = Core::take("when_the_time_is_over") else {
-        return;
-    };
-    let busy = busy();
-    let before = busy.each_ref().map(Process::state);
-    let config = core
-        .config(Table::round_robin(2).unwrap())
-        .at_most(Duration::from_millis(100));
-    let elevation = Elevation::start(config, &targets(&busy), Some(supervisor())).unwrap();
-    wait_until("the end", || elevation.is_over());
-    assert_eq!(busy.each_ref().map(Process::state), before);
+    let busy = need!(Busy::new(test_name!()));
+    let elevation = busy.start(busy.config().at_most(Duration::from_millis(100)));
+    wait_for("the end", || elevation.is_over());
+    assert_eq!(busy.states(), busy.before);
     elevation.stop().unwrap();
 }
 
 #[test]
 fn after_an_error_at_the_start() {
-    let Some(core) = Core::take("after_an_error_at_the_start") else {
-        return;
-    };
-    let busy = busy();
-    let before = busy.each_ref().map(Process::state);
+    let busy = need!(Busy::new(test_name!()));
     let start = |config: Config, targets: &[Target], supervisor| {
         let error = Elevation::start(config, targets, supervisor).unwrap_err();
-        assert_eq!(busy.each_ref().map(Process::state), before);
+        assert_eq!(busy.states(), busy.before);
         error
     };
-    let config = || core.config(Table::round_robin(2).unwrap());
+    let config = || busy.config();
     // One that has ended.
     let gone = Process::busy().pid();
-    let [first, _] = targets(&busy);
+    let [first, _] = busy.targets();
     let error = start(
         config(),
         &[first, Target::Process(gone)],
         Some(supervisor()),
     );
     assert!(matches!(error, ElevateError::Nothing { .. }), "{error}");
-    let main_thread = Target::Thread(busy[0].pid());
+    let main_thread = Target::Thread(busy.both[0].pid());
     let error = start(config(), &[first, main_thread], Some(supervisor()));
     assert!(matches!(error, ElevateError::Twice { .. }), "{error}");
-    let error = start(config(), &targets(&busy), None);
+    let error = start(config(), &busy.targets(), None);
     assert!(
         matches!(error, ElevateError::Unsupervised { .. }),
         "{error}"
     );
-    let error = start(config(), &targets(&busy), Some(Command::new("false")));
+    let error = start(config(), &busy.targets(), Some(Command::new("false")));
     let is_of_supervisor = matches!(
         error,
         ElevateError::Supervisor(_) | ElevateError::SupervisorGone
     );
     assert!(is_of_supervisor, "{error}");
     let nowhere = config().core(1023);
-    let error = start(nowhere, &targets(&busy), Some(supervisor()));
+    let error = start(nowhere, &busy.targets(), Some(supervisor()));
     assert!(
         matches!(error, ElevateError::Core { core: 1023, .. }),
         "{error}"
     );
     let slow = config().slice(Duration::from_secs(1));
-    let error = start(slow, &targets(&busy), Some(supervisor()));
+    let error = start(slow, &busy.targets(), Some(supervisor()));
     assert!(error.to_string().contains("1 us to 100 ms"), "{error}");
     let high = config().lowest_priority(96);
-    let error = start(high, &targets(&busy), Some(supervisor()));
+    let error = start(high, &busy.targets(), Some(supervisor()));
     assert!(error.to_string().contains("must be 1 to 95"), "{error}");
     let error = start(config(), &[first], Some(supervisor()));
     assert!(matches!(error, ElevateError::Count { .. }), "{error}");
@@ -117,109 +143,74 @@ fn after_an_error_at_the_start() {
 
 #[test]
 fn after_the_supervisor_is_killed() {
-    let Some(core) = Core::take("after_the_supervisor_is_killed") else {
-        return;
-    };
-    let busy = busy();
-    let before = busy.each_ref().map(Process::state);
+    let busy = need!(Busy::new(test_name!()));
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("pid");
     let mut supervisor = Command::new("/bin/sh");
     let program = env!("CARGO_BIN_EXE_shinjuku-elevate");
     let line = format!("echo $$ > '{}'; exec '{program}' supervise", file.display());
     supervisor.args(["-c", &line]);
-    let config = core.config(Table::round_robin(2).unwrap());
-    let elevation = Elevation::start(config, &targets(&busy), Some(supervisor)).unwrap();
+    let started = Elevation::start(busy.config(), &busy.targets(), Some(supervisor));
+    let elevation = started.unwrap();
     let pid = std::fs::read_to_string(&file).unwrap();
     signal(pid.trim().parse().unwrap(), Signal::KILL);
-    wait_until("the end", || elevation.is_over());
-    assert_eq!(busy.each_ref().map(Process::state), before);
+    wait_for("the end", || elevation.is_over());
+    assert_eq!(busy.states(), busy.before);
     let error = elevation.stop().unwrap_err();
     assert!(matches!(error, ElevateError::SupervisorGone), "{error}");
 }
 
-/// The command, at work on `busy`.
-fn command(core: &Core, busy: &[Process; 2]) -> Process {
-    let program = env!("CARGO_BIN_EXE_shinjuku-elevate");
-    let [a, b] = busy.each_ref().map(Process::pid);
-    let core = core.number;
-    let scheduler = Process::start(&format!(
-        "exec '{program}' run --core {core} --slice-us 200 --seconds 10 A=process:{a} B=process:{b}"
-    ));
-    wait_until("elevation", || busy.iter().all(Process::is_elevated));
-    scheduler
-}
-
 #[test]
 fn after_the_scheduler_is_killed() {
-    let Some(core) = Core::take("after_the_scheduler_is_killed") else {
-        return;
-    };
-    let busy = busy();
-    let before = busy.each_ref().map(Process::state);
-    let scheduler = command(&core, &busy);
+    let busy = need!(Busy::new(test_name!()));
+    let scheduler = busy.command();
     signal(scheduler.pid(), Signal::KILL);
-    wait_until("what they had", || {
-        busy.each_ref().map(Process::state) == before
-    });
+    wait_for("what they had", || busy.states() == busy.before);
 }
 
 #[test]
 fn after_the_scheduler_is_stopped_and_it_does_not_go_on() {
-    let Some(core) = Core::take("after_the_scheduler_is_stopped_and_it_does_not_go_on") else {
-        return;
-    };
-    let busy = busy();
-    let before = busy.each_ref().map(Process::state);
-    let mut scheduler = command(&core, &busy);
+    let busy = need!(Busy::new(test_name!()));
+    let mut scheduler = busy.command();
     signal(scheduler.pid(), Signal::STOP);
-    wait_until("what they had", || {
-        busy.each_ref().map(Process::state) == before
-    });
+    wait_for("what they had", || busy.states() == busy.before);
     signal(scheduler.pid(), Signal::CONT);
-    wait_until("the scheduler's end", || {
+    wait_for("the scheduler's end", || {
         scheduler.0.try_wait().unwrap().is_some()
     });
     assert!(!scheduler.0.wait().unwrap().success());
-    assert_eq!(busy.each_ref().map(Process::state), before);
+    assert_eq!(busy.states(), busy.before);
 }
 
 #[test]
 fn after_control_c() {
-    let Some(core) = Core::take("after_control_c") else {
-        return;
-    };
-    let busy = busy();
-    let before = busy.each_ref().map(Process::state);
-    let mut scheduler = command(&core, &busy);
+    let busy = need!(Busy::new(test_name!()));
+    let mut scheduler = busy.command();
     signal(scheduler.pid(), Signal::INT);
-    wait_until("the end", || scheduler.0.try_wait().unwrap().is_some());
+    wait_for("the end", || scheduler.0.try_wait().unwrap().is_some());
     assert!(scheduler.0.wait().unwrap().success());
-    assert_eq!(busy.each_ref().map(Process::state), before);
+    assert_eq!(busy.states(), busy.before);
 }
 
 #[test]
 fn after_one_of_them_has_died() {
-    let Some(core) = Core::take("after_one_of_them_has_died") else {
-        return;
-    };
-    let [first, second] = busy();
-    let before = second.state();
-    let config = core.config(Table::round_robin(2).unwrap());
-    let targets = [first.pid(), second.pid()].map(Target::Process);
-    let elevation = Elevation::start(config, &targets, Some(supervisor())).unwrap();
+    let busy = need!(Busy::new(test_name!()));
+    let elevation = busy.start(busy.config());
+    let Busy { core, both, before } = busy;
+    let [first, second] = both;
     drop(first);
     let has_run = second.has_run();
-    wait_until("the other to go on", || {
+    wait_for("the other to go on", || {
         second.has_run() > has_run + 30_000_000 || elevation.is_over()
     });
     assert!(!elevation.is_over());
     elevation.stop().unwrap();
-    assert_eq!(second.state(), before);
+    assert_eq!(second.state(), before[1]);
     // With the last one, it ends by itself.
     let config = core.config(Table::round_robin(1).unwrap());
-    let elevation = Elevation::start(config, &targets[1..], Some(supervisor())).unwrap();
+    let target = Target::Process(second.pid());
+    let elevation = Elevation::start(config, &[target], Some(supervisor())).unwrap();
     drop(second);
-    wait_until("the end", || elevation.is_over());
+    wait_for("the end", || elevation.is_over());
     elevation.stop().unwrap();
 }

@@ -8,19 +8,18 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use shinjuku_elevate::{Config, Table};
 use shinjuku_preempt::SchedulingClass;
+use shinjuku_tests_support::wait_for;
 
 mod command;
 mod given_back;
 mod order;
 
-/// Longer than anything takes on a machine that does something else as well.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest that anything is elevated here.
 const AT_MOST: Duration = Duration::from_secs(10);
 
@@ -45,7 +44,7 @@ impl Core {
         before.give_back_to(0).unwrap();
         let name = SocketAddr::from_abstract_name("shinjuku-elevate tests").unwrap();
         let mut turn_of_all = None;
-        wait_until("the machine's turn", || {
+        wait_for("the machine's turn", || {
             turn_of_all = UnixListener::bind_addr(&name).ok();
             turn_of_all.is_some()
         });
@@ -122,12 +121,4 @@ fn supervisor() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shinjuku-elevate"));
     command.arg("supervise");
     command
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

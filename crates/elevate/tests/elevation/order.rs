@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use shinjuku_elevate::{Config, Elevation, OnSleep, Pattern, Table, Target};
+use shinjuku_tests_support::{need, test_name, wait_for};
 
-use super::{AT_MOST, Core, Process, supervisor, wait_until};
+use super::{AT_MOST, Core, Process, supervisor};
 
 /// Threads that note whenever another one than before runs.
 struct Noting {
@@ -60,7 +61,7 @@ impl Noting {
         let elevation = Elevation::start(config, &targets, None).unwrap();
         self.log.begun.store(true, Relaxed);
         let noted = self.log.entries.len();
-        wait_until("switches", || {
+        wait_for("switches", || {
             self.log.length.load(Relaxed) >= noted || elevation.is_over()
         });
         let report = elevation.stop().unwrap();
@@ -81,9 +82,7 @@ impl Drop for Noting {
 
 #[test]
 fn threads_run_in_the_order_of_the_table() {
-    let Some(core) = Core::take("threads_run_in_the_order_of_the_table") else {
-        return;
-    };
+    let core = need!(Core::take(test_name!()));
     let noting = Noting::start(3);
     let share = noting.share_in_order(
         core.config(Table::round_robin(3).unwrap())
@@ -95,9 +94,7 @@ fn threads_run_in_the_order_of_the_table() {
 #[test]
 fn a_scheduler_on_a_core_of_its_own_keeps_the_order() {
     const TEST: &str = "a_scheduler_on_a_core_of_its_own_keeps_the_order";
-    let Some(core) = Core::take(TEST) else {
-        return;
-    };
+    let core = need!(Core::take(TEST));
     let cores = rustix::thread::sched_getaffinity(None).unwrap();
     let others = (0..core.number).rev().find(|other| cores.is_set(*other));
     let Some(other) = others else {
@@ -115,9 +112,7 @@ fn a_scheduler_on_a_core_of_its_own_keeps_the_order() {
 
 #[test]
 fn processes_get_the_shares_of_the_table() {
-    let Some(core) = Core::take("processes_get_the_shares_of_the_table") else {
-        return;
-    };
+    let core = need!(Core::take(test_name!()));
     for order in ["A-A-B-C", "A-B-A-C"] {
         let busy = [Process::busy(), Process::busy(), Process::busy()];
         let targets = busy.each_ref().map(|one| Target::Process(one.pid()));
@@ -141,9 +136,7 @@ fn processes_get_the_shares_of_the_table() {
 
 #[test]
 fn who_sleeps_is_noticed_and_passed_over() {
-    let Some(core) = Core::take("who_sleeps_is_noticed_and_passed_over") else {
-        return;
-    };
+    let core = need!(Core::take(test_name!()));
     let (sleeper, busy) = (Process::asleep(), Process::busy());
     let targets = [sleeper.pid(), busy.pid()].map(Target::Process);
     let table = Table::round_robin(2).unwrap();
@@ -164,9 +157,7 @@ fn who_sleeps_is_noticed_and_passed_over() {
 
 #[test]
 fn while_all_sleep_the_core_is_left_alone_and_who_wakes_runs() {
-    let Some(core) = Core::take("while_all_sleep_the_core_is_left_alone_and_who_wakes_runs") else {
-        return;
-    };
+    let core = need!(Core::take(test_name!()));
     // The shell wakes for each of its children, which have no priority.
     let waking = Process::start("while :; do sleep 0.02; done");
     let config = core
@@ -183,10 +174,7 @@ fn while_all_sleep_the_core_is_left_alone_and_who_wakes_runs() {
 
 #[test]
 fn all_threads_of_a_process_take_turns_and_new_ones_join() {
-    const TEST: &str = "all_threads_of_a_process_take_turns_and_new_ones_join";
-    let Some(core) = Core::take(TEST) else {
-        return;
-    };
+    let core = need!(Core::take(test_name!()));
     // This very process, whose test threads sleep.
     let first = Noting::start(2);
     let config = core
@@ -197,10 +185,10 @@ fn all_threads_of_a_process_take_turns_and_new_ones_join() {
     first.log.begun.store(true, Relaxed);
     let count = || first.log.length.load(Relaxed);
     let begun = count();
-    wait_until("turns", || count() > begun + 20 || elevation.is_over());
+    wait_for("turns", || count() > begun + 20 || elevation.is_over());
     let second = Noting::start(1);
     let class = || shinjuku_preempt::SchedulingClass::of(second.tids[0]);
-    wait_until("the new thread's elevation", || {
+    wait_for("the new thread's elevation", || {
         class().is_ok_and(|class| class.fifo_priority().is_some()) || elevation.is_over()
     });
     assert!(!elevation.is_over(), "{:?}", elevation.stop());
@@ -217,9 +205,7 @@ fn all_threads_of_a_process_take_turns_and_new_ones_join() {
 #[test]
 fn qemus_vcpus_are_found_by_their_names_and_scheduled() {
     const TEST: &str = "qemus_vcpus_are_found_by_their_names_and_scheduled";
-    let Some(core) = Core::take(TEST) else {
-        return;
-    };
+    let core = need!(Core::take(TEST));
     let there = std::process::Command::new("qemu-system-x86_64")
         .arg("--version")
         .output();
@@ -232,7 +218,7 @@ fn qemus_vcpus_are_found_by_their_names_and_scheduled() {
         "exec qemu-system-x86_64 -name guest,debug-threads=on -smp 2 -display none -nodefaults",
     );
     let vcpus = Target::Vcpus(guest.pid());
-    wait_until("two vCPUs", || {
+    wait_for("two vCPUs", || {
         vcpus.threads().is_ok_and(|vcpus| vcpus.len() == 2)
     });
     let other = Process::busy();

@@ -1,7 +1,6 @@
 //! The final table.
 
-use std::fmt::Write;
-
+use shinjuku_plot::Table;
 use shinjuku_workload::repeat::median;
 
 use super::Report;
@@ -23,8 +22,9 @@ const HEADER: [&str; 10] = [
 
 /// One line a load and class, medians over the repetitions, and below them the warnings.
 #[must_use]
-pub fn table(report: &Report) -> String {
-    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
+pub fn table(report: &Report) -> Table {
+    let title = format!("medians over the repetitions, by {}", report.transport);
+    let mut table = Table::new(title, HEADER);
     let mut loads: Vec<Load> = Vec::new();
     for point in &report.points {
         if !loads.contains(&point.load) {
@@ -35,18 +35,14 @@ pub fn table(report: &Report) -> String {
         let points: Vec<_> = (report.points.iter())
             .filter(|point| point.load == *load)
             .collect();
-        rows.extend(rows_of(&points));
+        rows_of(&points).into_iter().for_each(|row| table.push(row));
     }
-    let mut text = aligned(&rows);
-    let _ = writeln!(text, "by {}", report.transport);
     let marks = Mark::ALL.into_iter().filter(|mark| {
         let mut points = report.points.iter();
         points.any(|point| point.marks.contains(mark))
     });
-    for mark in marks {
-        let _ = writeln!(text, "{}: {}", mark.letter(), mark.meaning());
-    }
-    let mut errors: Vec<String> = Vec::new();
+    let meanings = marks.map(|mark| format!("{}: {}", mark.letter(), mark.meaning()));
+    table.notes.extend(meanings);
     for point in &report.points {
         let classes = point.classes.iter().chain(&point.probe);
         let of_classes = classes.flat_map(|class| {
@@ -54,15 +50,13 @@ pub fn table(report: &Report) -> String {
             class.figures.first_errors.iter().map(of)
         });
         for text in of_classes.chain(point.client.first_errors.iter().cloned()) {
-            if !errors.contains(&text) {
-                errors.push(text);
+            let error = format!("error: {text}");
+            if !table.notes.contains(&error) {
+                table.notes.push(error);
             }
         }
     }
-    for error in errors {
-        let _ = writeln!(text, "error: {error}");
-    }
-    text
+    table
 }
 
 /// The lines of a load: all requests, then each class, then the probe's.
@@ -126,25 +120,4 @@ fn middle(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 
 fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-}
-
-/// Columns of equal width; the second to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..HEADER.len()).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let _ = match column {
-                1 => write!(line, "{cell:<width$}  "),
-                _ => write!(line, "{cell:>width$}  "),
-            };
-        }
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
-    text
 }

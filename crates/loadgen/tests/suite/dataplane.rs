@@ -10,8 +10,10 @@ use shinjuku_dataplane::memory::{MemoryDevice, wire};
 use shinjuku_dataplane::{
     Buffer, Checksums, Device, Interface, InterfaceConfig, MacAddr, Outbound, Received, Verdict,
 };
-use shinjuku_loadgen::{Control, LoadError, Mark, Plan, Settings};
+use shinjuku_loadgen::{LoadError, Mark, Plan, Settings};
 use shinjuku_net::wire::ShinjukuRequest;
+
+use crate::fake::ALONE;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const CLIENT: &str = "10.0.0.2/24";
@@ -121,15 +123,10 @@ fn loads_and_what_goes_before_them_share_a_device() {
         "rate = [500, 1000]\nconnections = 8\nseconds = 0.3\nwarm_up = 0.0\nprobe = 100\ndrain = 5.0",
     );
     let plan = over(plan, device).unwrap();
-    let stop = AtomicBool::new(false);
-    let control = Control {
-        stop: &stop,
-        watch: None,
-    };
-    let unloaded = plan.unloaded_ns(&control).unwrap();
+    let unloaded = plan.unloaded_ns(&ALONE).unwrap();
     assert!(unloaded.iter().all(Option::is_some), "{unloaded:?}");
     for &load in plan.loads() {
-        let point = plan.measure(load, 1, &unloaded, &control).unwrap().point;
+        let point = plan.measure(load, 1, &unloaded, &ALONE).unwrap().point;
         assert!(point.all.due > 0);
         assert_eq!(point.all.answered, point.all.due, "{point:?}");
         let probe: u64 = point.probe.iter().map(|one| one.figures.answered).sum();
@@ -155,14 +152,9 @@ fn an_earlier_loads_reply_is_not_taken_for_a_later_ones() {
         "rate = 1000\nrequests = 20\nconnections = 20\nseconds = 5.0\nwarm_up = 0.0\ndrain = 0.5",
     );
     let plan = over(plan, device).unwrap();
-    let stop = AtomicBool::new(false);
-    let control = Control {
-        stop: &stop,
-        watch: None,
-    };
     for expected in [(0, 0), (10, 20)] {
         let load = plan.loads()[0];
-        let point = plan.measure(load, 1, &[], &control).unwrap().point;
+        let point = plan.measure(load, 1, &[], &ALONE).unwrap().point;
         let client = &point.client;
         assert_eq!((point.all.answered, client.stray_replies), expected);
     }

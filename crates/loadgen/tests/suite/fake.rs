@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use shinjuku_loadgen::{Control, Measurement, Settings};
+use shinjuku_loadgen::{Control, Measurement, Plan, Settings};
 
 /// What the server does about a request.
 pub enum Action {
@@ -92,19 +92,26 @@ pub fn ok() -> Action {
     Action::Reply(b"+OK\r\n".to_vec())
 }
 
-/// Measures the first load of a plan, which is the TOML text given and the server's address.
-pub fn measure(target: SocketAddr, plan: &str) -> Measurement {
-    let settings: Settings = toml::from_str(plan).unwrap();
+/// A run that goes to its end and that nobody watches.
+pub const ALONE: Control<'static> = Control {
+    stop: &NEVER,
+    watch: None,
+};
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// The plan of this TOML text and the server's address.
+pub fn plan(target: SocketAddr, text: &str) -> Plan {
+    let settings: Settings = toml::from_str(text).unwrap();
     let settings = Settings {
         target: Some(target.to_string()),
         ..settings
     };
-    let plan = settings.check().unwrap();
-    let stop = AtomicBool::new(false);
-    let control = Control {
-        stop: &stop,
-        watch: None,
-    };
+    settings.check().unwrap()
+}
+
+/// Measures the first load of a plan.
+pub fn measure(target: SocketAddr, text: &str) -> Measurement {
+    let plan = plan(target, text);
     let seed = plan.seeds().next().unwrap();
-    plan.measure(plan.loads()[0], seed, &[], &control).unwrap()
+    plan.measure(plan.loads()[0], seed, &[], &ALONE).unwrap()
 }

@@ -1,13 +1,12 @@
 //! Errors, lost and refused connections are counted and shown, and never waited for forever.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
-use shinjuku_loadgen::{Control, LoadError, Mark, Settings};
+use shinjuku_loadgen::{LoadError, Mark};
 
-use crate::fake::{Action, measure, ok, serve};
+use crate::fake::{ALONE, Action, measure, ok, plan, serve};
 
 #[test]
 fn error_replies_are_counted_by_class_and_the_first_shown() {
@@ -102,18 +101,8 @@ fn a_server_that_is_not_there_is_an_error() {
     let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&held, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let target = SocketAddr::try_from(getsockname(&held).unwrap()).unwrap();
-    let settings: Settings = toml::from_str("request = [\"PING\"]\nrate = 10").unwrap();
-    let settings = Settings {
-        target: Some(target.to_string()),
-        ..settings
-    };
-    let plan = settings.check().unwrap();
-    let stop = AtomicBool::new(false);
-    let control = Control {
-        stop: &stop,
-        watch: None,
-    };
-    let error = plan.measure(plan.loads()[0], 1, &[], &control).unwrap_err();
+    let plan = plan(target, "request = [\"PING\"]\nrate = 10");
+    let error = plan.measure(plan.loads()[0], 1, &[], &ALONE).unwrap_err();
     assert!(matches!(error, LoadError::Connect { .. }), "{error}");
     assert!(error.to_string().contains("is the server running?"));
 }

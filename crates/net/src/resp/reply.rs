@@ -158,12 +158,6 @@ impl ReplyScanner {
         &self.error[..self.error_length]
     }
 
-    /// Whether a reply has begun and not ended.
-    #[must_use]
-    pub fn is_inside(&self) -> bool {
-        self.open > 0
-    }
-
     /// Takes one byte; whether a reply ended with it.
     fn step(&mut self, byte: u8) -> Result<bool, MalformedReply> {
         match self.state {

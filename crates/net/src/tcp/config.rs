@@ -65,139 +65,56 @@ impl TcpConfig {
         }
     }
 
-    /// Connections at the most, 1 to 65,536; more are told so and closed. By default 10,240, or as
-    /// many as the process's limit of descriptors allows. For each there is room for `buffer` bytes
-    /// each way, which the kernel gives when it is first used.
-    pub fn connections(self, connections: usize) -> Self {
-        Self {
-            connections: Some(connections),
-            ..self
-        }
-    }
-
-    /// The standard buffers' size in bytes, 256 to 1 MiB, by default 16 KiB. Requests and replies
-    /// within it cost nothing; once half of it is full of replies, they are sent even if further
-    /// requests are there.
-    pub fn buffer(self, bytes: usize) -> Self {
-        Self {
-            buffer: bytes,
-            ..self
-        }
-    }
-
-    /// The longest request in bytes, up to 1 GiB, by default 1 MiB. A client that sends a longer
-    /// one is told so, and the connection closes.
-    pub fn max_request(self, bytes: usize) -> Self {
-        Self {
-            max_request: bytes,
-            ..self
-        }
-    }
-
-    /// Buffers of `max_request` bytes for requests longer than `buffer`, up to 65,536, by default
-    /// 64, at least one if there can be such requests. When all are in use, further connections
-    /// with long requests wait.
-    pub fn large_buffers(self, buffers: usize) -> Self {
-        Self {
-            large_buffers: buffers,
-            ..self
-        }
-    }
-
-    /// The longest reply in bytes, `buffer` to 1 TiB, by default 64 MiB. Handlers that write more
-    /// get an error.
-    pub fn max_reply(self, bytes: usize) -> Self {
-        Self {
-            max_reply: bytes,
-            ..self
-        }
-    }
-
-    /// All replies longer than `buffer` together, in bytes, up to 1 TiB, by default 256 MiB; memory
-    /// that is taken when it is needed.
-    pub fn reply_memory(self, bytes: usize) -> Self {
-        Self {
-            reply_memory: bytes,
-            ..self
-        }
-    }
-
-    /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024, by
-    /// default 16. Meanwhile no request is dispatched or preempted: at roughly a microsecond
-    /// each, keep it well below the quantum's worth.
-    pub fn batch(self, requests: usize) -> Self {
-        Self {
-            batch: requests,
-            ..self
-        }
-    }
-
-    /// Connections that the kernel completes before they are accepted, 1 to 65,535, by
-    /// default 1024. It grants no more than `net.core.somaxconn`.
-    pub fn backlog(self, connections: usize) -> Self {
-        Self {
-            backlog: connections,
-            ..self
-        }
-    }
-
-    /// A client that takes no byte of its replies for so long is cut off. 1 ms to a day, by default
-    /// 10 s.
-    pub fn write_timeout(self, timeout: Duration) -> Self {
-        Self {
-            write_timeout: timeout,
-            ..self
-        }
-    }
-
-    /// A request must be complete so long after its first byte. 1 ms to a day, by default 30 s.
-    pub fn request_timeout(self, timeout: Duration) -> Self {
-        Self {
-            request_timeout: timeout,
-            ..self
-        }
-    }
-
-    /// A connection without a request for so long is closed. 1 ms to a day; by default it is not.
-    pub fn idle_timeout(self, timeout: Option<Duration>) -> Self {
-        Self {
-            idle_timeout: timeout,
-            ..self
-        }
-    }
-
-    /// After so long without traffic the kernel asks whether the peer is still there
-    /// (`SO_KEEPALIVE`). 1 s to 32,767 s, by default 300 s; `None`: never.
-    pub fn keep_alive(self, after: Option<Duration>) -> Self {
-        Self {
-            keep_alive: after,
-            ..self
-        }
-    }
-
-    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads
-    /// connections over them.
-    pub fn reuse_port(self, reuse: bool) -> Self {
-        Self {
-            reuse_port: reuse,
-            ..self
-        }
-    }
-
-    /// Has the kernel look at the network card's queue itself for so many microseconds when a
-    /// connection has nothing (`SO_BUSY_POLL`), instead of waiting for the card's interrupt.
-    /// Drivers without it, the loopback interface among them, ignore it. More than
-    /// `net.core.busy_read` needs CAP_NET_ADMIN.
-    pub fn busy_poll(self, micros: u32) -> Self {
-        Self {
-            busy_poll: Some(micros),
-            ..self
-        }
-    }
-
-    /// Which thread writes replies, by default the worker.
-    pub fn reply_by(self, reply_by: ReplyBy) -> Self {
-        Self { reply_by, ..self }
+    setters! {
+        /// Connections at the most, 1 to 65,536; more are told so and closed. By default 10,240, or
+        /// as many as the process's limit of descriptors allows. For each there is room for
+        /// `buffer` bytes each way, which the kernel gives when it is first used.
+        connections: usize;
+        /// The standard buffers' size in bytes, 256 to 1 MiB, by default 16 KiB. Requests and
+        /// replies within it cost nothing; once half of it is full of replies, they are sent even
+        /// if further requests are there.
+        buffer: usize;
+        /// The longest request in bytes, up to 1 GiB, by default 1 MiB. A client that sends a
+        /// longer one is told so, and the connection closes.
+        max_request: usize;
+        /// Buffers of `max_request` bytes for requests longer than `buffer`, up to 65,536, by
+        /// default 64, at least one if there can be such requests. When all are in use, further
+        /// connections with long requests wait.
+        large_buffers: usize;
+        /// The longest reply in bytes, `buffer` to 1 TiB, by default 64 MiB. Handlers that write
+        /// more get an error.
+        max_reply: usize;
+        /// All replies longer than `buffer` together, in bytes, up to 1 TiB, by default 256 MiB;
+        /// memory that is taken when it is needed.
+        reply_memory: usize;
+        /// The most requests that one poll delivers, and the most system calls for them, 1 to 1024,
+        /// by default 16. Meanwhile no request is dispatched or preempted: at roughly a microsecond
+        /// each, keep it well below the quantum's worth.
+        batch: usize;
+        /// Connections that the kernel completes before they are accepted, 1 to 65,535, by
+        /// default 1024. It grants no more than `net.core.somaxconn`.
+        backlog: usize;
+        /// A client that takes no byte of its replies for so long is cut off. 1 ms to a day, by
+        /// default 10 s.
+        write_timeout: Duration;
+        /// A request must be complete so long after its first byte. 1 ms to a day, by default 30 s.
+        request_timeout: Duration;
+        /// A connection without a request for so long is closed. 1 ms to a day; by default it is
+        /// not.
+        idle_timeout: Option<Duration>;
+        /// After so long without traffic the kernel asks whether the peer is still there
+        /// (`SO_KEEPALIVE`). 1 s to 32,767 s, by default 300 s; `None`: never.
+        keep_alive: Option<Duration>;
+        /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads
+        /// connections over them.
+        reuse_port: bool;
+        /// Has the kernel look at the network card's queue itself for so many microseconds when a
+        /// connection has nothing (`SO_BUSY_POLL`), instead of waiting for the card's interrupt.
+        /// Drivers without it, the loopback interface among them, ignore it. More than
+        /// `net.core.busy_read` needs CAP_NET_ADMIN.
+        busy_poll: u32;
+        /// Which thread writes replies, by default the worker.
+        reply_by: ReplyBy;
     }
 
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
@@ -241,6 +158,7 @@ fn time_in_range(setting: &'static str, value: Duration) -> Result<(), OutOfRang
 /// Why [`Tcp::bind`](super::Tcp::bind) did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum TcpError {
     /// A setting is out of its range.
     #[error("TCP: {0}")]
@@ -251,9 +169,7 @@ pub enum TcpError {
          them for other things: raise the hard limit (`ulimit -Hn`, LimitNOFILE), or lower `connections`"
     )]
     TooFewDescriptors {
-        /// What was asked for.
         connections: usize,
-        /// The hard limit.
         limit: u64,
         /// What is left for the rest of the process.
         reserve: u64,

@@ -62,59 +62,29 @@ impl UdpConfig {
         }
     }
 
-    /// How many requests can be held at once, from receipt until the reply has left: the number of
-    /// packet buffers, 1 to 2^20. Should exceed what the runtime admits plus what it has started,
-    /// or the kernel queues the rest.
-    pub fn buffers(self, buffers: usize) -> Self {
-        Self { buffers, ..self }
-    }
-
-    /// The longest request and the longest reply, in bytes, 1 to [`LONGEST_DATAGRAM`]. Every buffer
-    /// is this long. Longer requests are dropped and counted, never handed on in part.
-    pub fn max_datagram(self, bytes: usize) -> Self {
-        Self {
-            max_datagram: bytes,
-            ..self
-        }
-    }
-
-    /// The most datagrams one poll takes, 1 to 1024. Meanwhile no request is dispatched or
-    /// preempted: at roughly half a microsecond each, keep it well below the quantum's worth.
-    pub fn batch(self, datagrams: usize) -> Self {
-        Self {
-            batch: datagrams,
-            ..self
-        }
-    }
-
-    /// The kernel's queue before the transport, in bytes (`SO_RCVBUF`). The kernel silently grants
-    /// no more than `net.core.rmem_max`; [`Udp::receive_buffer`](super::Udp::receive_buffer) tells
-    /// what is in force.
-    pub fn receive_buffer(self, bytes: usize) -> Self {
-        Self {
-            receive_buffer: Some(bytes),
-            ..self
-        }
-    }
-
-    /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads
-    /// flows over them.
-    pub fn reuse_port(self, reuse: bool) -> Self {
-        Self {
-            reuse_port: reuse,
-            ..self
-        }
-    }
-
-    /// Has the kernel look at the network card's queue itself for so many microseconds when a
-    /// socket has nothing (`SO_BUSY_POLL`), instead of waiting for the card's interrupt: less
-    /// latency, for a core that is busy anyway. Drivers without it, the loopback interface among
-    /// them, ignore it. More than `net.core.busy_read` needs CAP_NET_ADMIN.
-    pub fn busy_poll(self, micros: u32) -> Self {
-        Self {
-            busy_poll: Some(micros),
-            ..self
-        }
+    setters! {
+        /// How many requests can be held at once, from receipt until the reply has left: the number
+        /// of packet buffers, 1 to 2^20. Should exceed what the runtime admits plus what it has
+        /// started, or the kernel queues the rest.
+        buffers: usize;
+        /// The longest request and the longest reply, in bytes, 1 to [`LONGEST_DATAGRAM`]. Every
+        /// buffer is this long. Longer requests are dropped and counted, never handed on in part.
+        max_datagram: usize;
+        /// The most datagrams one poll takes, 1 to 1024. Meanwhile no request is dispatched or
+        /// preempted: at roughly half a microsecond each, keep it well below the quantum's worth.
+        batch: usize;
+        /// The kernel's queue before the transport, in bytes (`SO_RCVBUF`). The kernel silently
+        /// grants no more than `net.core.rmem_max`;
+        /// [`Udp::receive_buffer`](super::Udp::receive_buffer) tells what is in force.
+        receive_buffer: usize;
+        /// Lets several sockets of this user share the address (`SO_REUSEPORT`); the kernel spreads
+        /// flows over them.
+        reuse_port: bool;
+        /// Has the kernel look at the network card's queue itself for so many microseconds when a
+        /// socket has nothing (`SO_BUSY_POLL`), instead of waiting for the card's interrupt: less
+        /// latency, for a core that is busy anyway. Drivers without it, the loopback interface
+        /// among them, ignore it. More than `net.core.busy_read` needs CAP_NET_ADMIN.
+        busy_poll: u32;
     }
 
     /// Speaks RackSched's format ([`RackSchedMessage`]) on all addresses: requests of several

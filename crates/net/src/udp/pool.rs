@@ -39,7 +39,6 @@ impl Slot {
 }
 
 impl Pool {
-    /// How many are free.
     pub(super) fn free(&self) -> usize {
         unpack(self.top.load(Ordering::Relaxed)).1 as usize
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shinjuku_net::tcp::{Tcp, TcpConfig, TcpError};
+use shinjuku_tests_support::assert_says;
 use shinjuku_tests_support::process::{must_pass, this_test};
 
 use crate::house::{House, Lines};
@@ -42,10 +43,7 @@ fn more_connections_than_descriptors_are_refused_at_start() {
             matches!(error, TcpError::TooFewDescriptors { limit: LIMIT, .. }),
             "{error}"
         );
-        assert!(
-            error.to_string().contains("raise the hard limit"),
-            "{error}"
-        );
+        assert_says(&error, ["raise the hard limit"]);
         let fitting = Tcp::bind(listen(), Lines).unwrap();
         assert_eq!(fitting.connections(), 44, "all but the reserve");
         let raised = getrlimit(Resource::Nofile).current;

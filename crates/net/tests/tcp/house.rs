@@ -167,7 +167,6 @@ impl<C: Codec> House<C> {
         }
     }
 
-    /// Echoes until `done`.
     pub fn echo_until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         self.until(what, |house| {
             house.turn(echo);

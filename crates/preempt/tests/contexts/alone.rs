@@ -3,136 +3,22 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Completion, Dispatched, HardPreemption, Idle, Mechanism, Outcome, Panicked, Pool, PoolConfig,
-    Runnable, Sender, Signal, Suspended, Worker, WorkerLink, current_worker, in_context, mailbox,
+    HardPreemption, Mechanism, Panicked, Pool, PoolConfig, Signal, current_worker, in_context,
     preempt_point, without_preemption,
 };
-use shinjuku_tests_support::process::this_test;
+use shinjuku_tests_support::contexts::{Rig, WorkerThread};
+use shinjuku_tests_support::process::{as_child, is_child};
+use shinjuku_tests_support::{PATIENCE, assert_says, test_name, wait_for};
 
-type Job = Box<dyn FnOnce() -> u64 + Send>;
-
-/// A pool, and one worker thread that runs the contexts sent to it until it is stopped.
-struct Rig {
-    idle: Vec<Idle<Job, u64>>,
-    handles: Option<shinjuku_preempt::Handles<Job, u64>>,
-    workers: Vec<WorkerThread>,
-    stop: Arc<AtomicBool>,
-}
-
-struct WorkerThread {
-    sender: Sender<Job, u64>,
-    link: WorkerLink,
-    results: std::sync::mpsc::Receiver<Result<u64, Panicked>>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-impl Rig {
-    fn new(contexts: usize, workers: u32) -> Self {
-        let config = PoolConfig::default().contexts(contexts).name("rig");
-        let pool = Pool::new(config, |job: Job| job()).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let workers = (0..workers)
-            .map(|id| {
-                let (sender, mut receiver) = mailbox::<Job, u64>(1);
-                let (send_link, links) = std::sync::mpsc::channel();
-                let (send_result, results) = std::sync::mpsc::channel();
-                let stop = Arc::clone(&stop);
-                let thread = std::thread::spawn(move || {
-                    let mut worker = Worker::bind(id).unwrap();
-                    send_link.send(worker.link()).unwrap();
-                    while !stop.load(Ordering::Relaxed) {
-                        let Some((runnable, generation)) = receiver.poll() else {
-                            std::thread::yield_now();
-                            continue;
-                        };
-                        receiver.answer(match worker.run(runnable, generation) {
-                            Outcome::Finished(finished) => {
-                                let (idle, result) = finished.take();
-                                send_result.send(result).unwrap();
-                                Completion::Finished(idle)
-                            }
-                            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
-                        });
-                    }
-                });
-                WorkerThread {
-                    sender,
-                    link: links.recv().unwrap(),
-                    results,
-                    thread,
-                }
-            })
-            .collect();
-        Self {
-            idle: pool.idle,
-            handles: Some(pool.handles),
-            workers,
-            stop,
-        }
-    }
-
-    fn load(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
-        self.idle.pop().unwrap().load(Box::new(job)).into()
-    }
-
-    fn send(&mut self, worker: usize, runnable: Runnable<Job, u64>) -> Dispatched {
-        self.workers[worker]
-            .sender
-            .send(runnable)
-            .unwrap_or_else(|_| panic!("no room"))
-    }
-
-    fn answer(&mut self, worker: usize) -> Completion<Job, u64> {
-        let start = Instant::now();
-        loop {
-            if let Some((_, completion)) = self.workers[worker].sender.poll() {
-                return completion;
-            }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "worker {worker} does not answer"
-            );
-            std::thread::yield_now();
-        }
-    }
-
-    fn finish(&mut self, worker: usize) -> Result<u64, Panicked> {
-        match self.answer(worker) {
-            Completion::Finished(idle) => self.idle.push(idle),
-            Completion::Preempted(_) => panic!("preempted, not finished"),
-        }
-        self.workers[worker].results.recv_timeout(PATIENCE).unwrap()
-    }
-
-    fn preempted(&mut self, worker: usize) -> Suspended<Job, u64> {
-        match self.answer(worker) {
-            Completion::Preempted(suspended) => suspended,
-            Completion::Finished(_) => panic!("finished, not preempted"),
-        }
-    }
-
-    fn run(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Result<u64, Panicked> {
-        let runnable = self.load(job);
-        self.send(0, runnable);
-        self.finish(0)
-    }
-
-    fn end(self) -> shinjuku_preempt::HandBack {
-        self.end_within(PATIENCE)
-    }
-
-    fn end_within(mut self, patience: Duration) -> shinjuku_preempt::HandBack {
-        self.stop.store(true, Ordering::Relaxed);
-        for worker in self.workers {
-            worker.thread.join().unwrap();
-        }
-        self.handles.take().unwrap().hand_back(self.idle, patience)
-    }
+fn rig(contexts: usize, workers: u32) -> Rig {
+    let config = PoolConfig::default().contexts(contexts).name("rig");
+    Rig::new(config, workers, |id, stop| {
+        WorkerThread::start(id, stop, |_| (), |end, worker| end.run(worker, yield_now))
+    })
 }
 
 fn signal() -> Signal {
@@ -140,12 +26,8 @@ fn signal() -> Signal {
     Signal::install(unsafe { HardPreemption::allow() }).unwrap()
 }
 
-fn wait_for(flag: &AtomicBool) {
-    let start = Instant::now();
-    while !flag.load(Ordering::Acquire) {
-        assert!(start.elapsed() < PATIENCE, "the job never came so far");
-        std::thread::yield_now();
-    }
+fn reach(flag: &AtomicBool) {
+    wait_for("the job to come so far", || flag.load(Ordering::Acquire));
 }
 
 /// Set by jobs to report their progress, and by tests to let them continue.
@@ -157,7 +39,7 @@ struct Gate {
 
 #[test]
 fn jobs_run_and_contexts_are_used_again() {
-    let mut rig = Rig::new(1, 1);
+    let mut rig = rig(1, 1);
     for n in 0..1000u64 {
         assert_eq!(rig.run(move || n * 2), Ok(n * 2));
     }
@@ -178,7 +60,7 @@ fn a_panic_unwinds_to_the_root_and_no_further() {
             panic!("in the payload's destructor, on purpose");
         }
     }
-    let mut rig = Rig::new(1, 1);
+    let mut rig = rig(1, 1);
     let drops = Arc::new(AtomicU32::new(0));
     let on_drop = OnDrop(Arc::clone(&drops));
     let result = rig.run(move || {
@@ -197,7 +79,7 @@ fn a_panic_unwinds_to_the_root_and_no_further() {
 
 #[test]
 fn a_probe_gives_way_and_the_job_goes_on_elsewhere() {
-    let mut rig = Rig::new(1, 2);
+    let mut rig = rig(1, 2);
     let gate = Arc::new(Gate::default());
     let theirs = Arc::clone(&gate);
     let job = rig.load(move || {
@@ -209,7 +91,7 @@ fn a_probe_gives_way_and_the_job_goes_on_elsewhere() {
         u64::from(first * 10 + current_worker().unwrap())
     });
     let dispatched = rig.send(0, job);
-    wait_for(&gate.reached);
+    reach(&gate.reached);
     dispatched.request();
     let suspended = rig.preempted(0);
     rig.send(1, suspended.into());
@@ -222,7 +104,7 @@ fn a_probe_gives_way_and_the_job_goes_on_elsewhere() {
 
 #[test]
 fn a_signal_preempts_code_without_probes_with_every_register_kept() {
-    let (mut rig, signal) = (Rig::new(1, 2), signal());
+    let (mut rig, signal) = (rig(1, 2), signal());
     let gate = Arc::new(Gate::default());
     let theirs = Arc::clone(&gate);
     let job = rig.load(move || {
@@ -247,7 +129,7 @@ fn a_signal_preempts_code_without_probes_with_every_register_kept() {
     let mut dispatched = rig.send(0, job);
     for round in 0..200 {
         // In the job's own code, where nothing but the signal can find the request.
-        wait_for(&gate.reached);
+        reach(&gate.reached);
         let here = round % 2;
         dispatched.request();
         signal.interrupt(&rig.workers[here].link).unwrap();
@@ -266,7 +148,7 @@ fn a_signal_preempts_code_without_probes_with_every_register_kept() {
 
 #[test]
 fn a_late_request_does_not_touch_the_next_job() {
-    let (mut rig, signal) = (Rig::new(1, 1), signal());
+    let (mut rig, signal) = (rig(1, 1), signal());
     let job = rig.load(|| 1);
     let late = rig.send(0, job);
     assert_eq!(rig.finish(0), Ok(1));
@@ -280,7 +162,7 @@ fn a_late_request_does_not_touch_the_next_job() {
         2
     });
     rig.send(0, job);
-    wait_for(&gate.reached);
+    reach(&gate.reached);
     late.request();
     for _ in 0..10 {
         signal.interrupt(&rig.workers[0].link).unwrap();
@@ -296,7 +178,7 @@ fn a_late_request_does_not_touch_the_next_job() {
 
 #[test]
 fn the_guard_defers_to_its_end_and_nests() {
-    let (mut rig, signal) = (Rig::new(1, 1), signal());
+    let (mut rig, signal) = (rig(1, 1), signal());
     let gate = Arc::new(Gate::default());
     let inside = Arc::new(AtomicU64::new(0));
     let (theirs, count) = (Arc::clone(&gate), Arc::clone(&inside));
@@ -316,7 +198,7 @@ fn the_guard_defers_to_its_end_and_nests() {
         count.fetch_add(1, Ordering::Relaxed)
     });
     let dispatched = rig.send(0, job);
-    wait_for(&gate.reached);
+    reach(&gate.reached);
     dispatched.request();
     signal.interrupt(&rig.workers[0].link).unwrap();
     std::thread::sleep(Duration::from_millis(5));
@@ -338,7 +220,7 @@ fn the_guard_defers_to_its_end_and_nests() {
 
 #[test]
 fn a_request_that_arrives_before_the_job_runs_is_not_lost() {
-    let mut rig = Rig::new(1, 2);
+    let mut rig = rig(1, 2);
     let mut suspended = None;
     for round in 0..500 {
         // Usually asked for while the worker is still entering: the job must give way in any case.
@@ -377,7 +259,7 @@ fn thread_locals_belong_to_the_context_and_their_destructors_run_at_hand_back() 
             ENDED.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let mut rig = Rig::new(1, 2);
+    let mut rig = rig(1, 2);
     for expected in 1..=10 {
         let job = rig.load(|| {
             WITH_DROP.with(|_| ());
@@ -409,7 +291,7 @@ fn the_hand_back_does_not_wait_for_what_waits_at_its_end() {
     thread_local! {
         static LAST: Waits = const { Waits };
     }
-    let mut rig = Rig::new(1, 1);
+    let mut rig = rig(1, 1);
     let result = rig.run(|| {
         LAST.with(|_| ());
         1
@@ -422,7 +304,7 @@ fn the_hand_back_does_not_wait_for_what_waits_at_its_end() {
 
 #[test]
 fn a_context_not_handed_back_is_leaked_and_counted() {
-    let mut rig = Rig::new(3, 1);
+    let mut rig = rig(3, 1);
     let _leaked = rig.idle.pop();
     let report = rig.end();
     assert_eq!((report.returned, report.leaked), (2, 1));
@@ -430,7 +312,7 @@ fn a_context_not_handed_back_is_leaked_and_counted() {
 
 #[test]
 fn the_cpu_number_is_the_workers_not_the_backing_threads() {
-    let mut rig = Rig::new(1, 1);
+    let mut rig = rig(1, 1);
     let asked = rig.run(|| {
         // The backing thread's number would be the same on every core that the worker moves to.
         let mut wrong = 0;
@@ -459,7 +341,7 @@ fn the_cpu_number_is_the_workers_not_the_backing_threads() {
 
 #[test]
 fn restartable_sequences_are_not_registered_in_a_context() {
-    let mut rig = Rig::new(1, 1);
+    let mut rig = rig(1, 1);
     let registered = rig.run(|| {
         // SAFETY: public symbols of glibc 2.35 and later; the area is in this thread control block.
         unsafe {
@@ -488,7 +370,7 @@ fn a_migrated_signal_frame_leaves_the_alternate_stack_alone() {
             now.ss_sp as usize
         }
     }
-    let (mut rig, signal) = (Rig::new(2, 2), signal());
+    let (mut rig, signal) = (rig(2, 2), signal());
     let gate = Arc::new(Gate::default());
     let theirs = Arc::clone(&gate);
     let job = rig.load(move || {
@@ -500,7 +382,7 @@ fn a_migrated_signal_frame_leaves_the_alternate_stack_alone() {
         alternate() as u64
     });
     let dispatched = rig.send(0, job);
-    wait_for(&gate.reached);
+    reach(&gate.reached);
     dispatched.request();
     signal.interrupt(&rig.workers[0].link).unwrap();
     let suspended = rig.preempted(0);
@@ -520,7 +402,7 @@ fn a_migrated_signal_frame_leaves_the_alternate_stack_alone() {
 #[test]
 fn a_blocking_call_is_preempted_by_signal_and_restarted() {
     use std::io::{Read, Write};
-    let (mut rig, signal) = (Rig::new(2, 1), signal());
+    let (mut rig, signal) = (rig(2, 1), signal());
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let gate = Arc::new(Gate::default());
     let theirs = Arc::clone(&gate);
@@ -531,7 +413,7 @@ fn a_blocking_call_is_preempted_by_signal_and_restarted() {
         u64::from(byte[0])
     });
     let dispatched = rig.send(0, job);
-    wait_for(&gate.reached);
+    reach(&gate.reached);
     std::thread::sleep(Duration::from_millis(5));
     dispatched.request();
     signal.interrupt(&rig.workers[0].link).unwrap();
@@ -546,7 +428,7 @@ fn a_blocking_call_is_preempted_by_signal_and_restarted() {
 /// What computes does not wait, and neither does what a probe stopped.
 #[test]
 fn a_job_that_a_signal_stops_as_it_waits_for_a_lock_is_told_from_others() {
-    let (mut rig, signal) = (Rig::new(2, 1), signal());
+    let (mut rig, signal) = (rig(2, 1), signal());
     let lock = Arc::new(std::sync::Mutex::new(0));
     for (takes_the_lock, probes) in [(true, false), (false, false), (false, true)] {
         let held = lock.lock().unwrap();
@@ -565,7 +447,7 @@ fn a_job_that_a_signal_stops_as_it_waits_for_a_lock_is_told_from_others() {
             0
         });
         let dispatched = rig.send(0, job);
-        wait_for(&gate.reached);
+        reach(&gate.reached);
         // Long enough for a thread to fall asleep, beside other programs, too.
         std::thread::sleep(Duration::from_millis(50));
         dispatched.request();
@@ -592,7 +474,7 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
         }
         descend(left - 2048) + u64::from(frame[7] == left as u8)
     }
-    let (mut rig, signal) = (Rig::new(1, 1), signal());
+    let (mut rig, signal) = (rig(1, 1), signal());
     let gate = Arc::new(Gate::default());
     let theirs = Arc::clone(&gate);
     let job = rig.load(move || {
@@ -606,7 +488,7 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
         sum
     });
     let mut dispatched = rig.send(0, job);
-    wait_for(&gate.reached);
+    reach(&gate.reached);
     for _ in 0..300 {
         dispatched.request();
         signal.interrupt(&rig.workers[0].link).unwrap();
@@ -618,10 +500,9 @@ fn recursion_down_to_the_promised_stack_size_works_under_signals() {
     rig.end();
 }
 
-/// Re-runs this test binary for one test, with a variable set, in a process that is meant to die.
+/// This test in a process that is meant to die.
 fn child(test: &str) -> std::process::Output {
-    let mut command = this_test(&format!("alone::{test}"));
-    command.env("SHINJUKU_TEST_CHILD", "1").output().unwrap()
+    as_child(test).output().unwrap()
 }
 
 #[test]
@@ -630,36 +511,36 @@ fn stack_overflow_dies_with_a_message_that_names_the_context() {
     fn descend(n: u64) -> u64 {
         std::hint::black_box([n; 64])[3] + if n == u64::MAX { 0 } else { descend(n + 1) }
     }
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
-        let mut rig = Rig::new(3, 1);
+    if is_child() {
+        let mut rig = rig(3, 1);
         let _ = rig.run(|| descend(0));
         unreachable!("the process has died");
     }
-    let output = child("stack_overflow_dies_with_a_message_that_names_the_context");
+    let output = child(test_name!());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
-    assert!(
-        text.contains("the request in context 2 has overflowed its stack of 256 KiB"),
-        "{text}"
+    assert_says(
+        &text,
+        ["the request in context 2 has overflowed its stack of 256 KiB"],
     );
 }
 
 #[test]
 fn other_faults_still_die_by_their_signal() {
     use std::os::unix::process::ExitStatusExt;
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
-        let mut rig = Rig::new(1, 1);
+    if is_child() {
+        let mut rig = rig(1, 1);
         // SAFETY: none: the point is to fault.
         let _ =
             rig.run(|| unsafe { std::ptr::read_volatile(std::hint::black_box(64) as *const u64) });
         unreachable!("the process has died");
     }
-    let output = child("other_faults_still_die_by_their_signal");
+    let output = child(test_name!());
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        text.contains("the request in context 0 dies of signal 11 (address 0x40)"),
-        "{text}"
+    assert_says(
+        &text,
+        ["the request in context 0 dies of signal 11 (address 0x40)"],
     );
 }
 
@@ -669,7 +550,7 @@ fn a_handler_that_was_there_before_gets_what_is_not_ours() {
     extern "C" fn count(_: libc::c_int) {
         CALLS.fetch_add(1, Ordering::Relaxed);
     }
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+    if is_child() {
         // SAFETY: the handler only adds to an atomic; raise signals this thread, which is no
         // worker.
         unsafe {
@@ -681,7 +562,7 @@ fn a_handler_that_was_there_before_gets_what_is_not_ours() {
         return;
     }
     // In a separate process: the handler is installed once a process.
-    let output = child("a_handler_that_was_there_before_gets_what_is_not_ours");
+    let output = child(test_name!());
     assert!(
         output.status.success(),
         "{}",

@@ -1,41 +1,25 @@
 //! `setuid` and its family, which glibc runs on every thread of the process. Each test runs in a
 //! child process with a time limit, since the failure is a call that never returns.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker};
-use shinjuku_tests_support::PATIENCE;
-use shinjuku_tests_support::process::{must_pass, run_to_the_end, this_test};
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// This program, to run `test` in a separate process.
-fn child(test: &str) -> Command {
-    let mut command = this_test(&format!("credentials::{test}"));
-    command.env("SHINJUKU_TEST_CHILD", "1");
-    command
-}
-
-fn is_child() -> bool {
-    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
-}
+use shinjuku_preempt::PoolConfig;
+use shinjuku_tests_support::contexts::{Job, OneThread};
+use shinjuku_tests_support::process::{as_child, is_child, must_pass, run_to_the_end};
+use shinjuku_tests_support::test_name;
 
 /// Runs one job on a separate worker thread, on the first of three contexts.
 fn run(job: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let config = PoolConfig::default().contexts(3);
-        let Pool { mut idle, handles } = Pool::new(config, |job: Job| job()).unwrap();
-        let mut worker = Worker::bind(0).unwrap();
-        let ready = idle.pop().unwrap().load(Box::new(job));
-        let Outcome::Finished(finished) = worker.run(ready.into(), Generation(1)) else {
-            unreachable!("no preemption was requested")
-        };
-        let (context, result) = finished.take();
-        result.unwrap();
-        idle.push(context);
-        assert_eq!(handles.hand_back(idle, PATIENCE).leaked, 0);
+        let mut thread = OneThread::new(config, |job: Job| job());
+        let result = thread.run(Box::new(|| {
+            job();
+            0
+        }));
+        assert_eq!(result.ok(), Some(0));
+        assert_eq!(thread.hand_back().unwrap().leaked, 0);
     })
 }
 
@@ -55,9 +39,7 @@ fn group_ids() -> Vec<String> {
 fn credentials_change_on_all_threads_while_a_request_runs() {
     const GROUP: libc::gid_t = 12_345;
     if !is_child() {
-        must_pass(&mut child(
-            "credentials_change_on_all_threads_while_a_request_runs",
-        ));
+        must_pass(&mut as_child(test_name!()));
         return;
     }
     let runs = Arc::new(AtomicBool::new(false));
@@ -100,9 +82,7 @@ fn credentials_change_on_all_threads_while_a_request_runs() {
 fn a_request_that_changes_credentials_ends_the_process_with_a_message() {
     use std::os::unix::process::ExitStatusExt;
     if !is_child() {
-        let (status, errors) = run_to_the_end(&mut child(
-            "a_request_that_changes_credentials_ends_the_process_with_a_message",
-        ));
+        let (status, errors) = run_to_the_end(&mut as_child(test_name!()));
         assert_eq!(status.signal(), Some(libc::SIGABRT), "{errors}");
         assert!(errors.contains("a request calls setuid"), "{errors}");
         return;

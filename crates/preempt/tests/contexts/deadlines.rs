@@ -6,22 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Clock, Completion, CountersSnapshot, Cycles, DeadlineTimer, Dispatched, Handles,
-    HardPreemption, Idle, Outcome, Pool, PoolConfig, QuantumEnd, Receiver, Runnable, Sender,
-    Signal, Suspended, Worker, mailbox, preempt_point, preemptions, without_preemption,
+    Clock, CountersSnapshot, Cycles, DeadlineTimer, Dispatched, HardPreemption, PoolConfig,
+    QuantumEnd, Runnable, Signal, Suspended, preempt_point, preemptions, without_preemption,
 };
-
-type Job = Box<dyn FnOnce() -> u64 + Send>;
+use shinjuku_tests_support::contexts::{Job, OneThread};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pool, a mailbox, a worker and its timer on this thread.
+/// A worker and its timer on this thread.
 struct Stage {
-    worker: Worker,
-    sender: Sender<Job, u64>,
-    receiver: Receiver<Job, u64>,
-    idle: Vec<Idle<Job, u64>>,
-    handles: Option<Handles<Job, u64>>,
+    thread: OneThread,
     timer: DeadlineTimer,
     clock: Clock,
     /// A delay between setting the timer and running its request.
@@ -32,17 +26,10 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let config = PoolConfig::default().contexts(2);
-        let pool = Pool::new(config, |job: Job| job()).unwrap();
-        let (sender, receiver) = mailbox(1);
         // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.
         let signal = Signal::install(unsafe { HardPreemption::allow() }).unwrap();
         Self {
-            worker: Worker::bind(0).unwrap(),
-            sender,
-            receiver,
-            idle: pool.idle,
-            handles: Some(pool.handles),
+            thread: OneThread::new(PoolConfig::default().contexts(2), |job: Job| job()),
             timer: DeadlineTimer::new(signal).unwrap(),
             clock: Clock::get(),
             delay: Duration::ZERO,
@@ -51,8 +38,7 @@ impl Stage {
     }
 
     fn load(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
-        let job: Job = Box::new(job);
-        self.idle.pop().unwrap().load(job).into()
+        self.thread.load(Box::new(job))
     }
 
     /// Runs for `quantum`, after which the job shall give way; with the timer or by its probes
@@ -70,47 +56,20 @@ impl Stage {
             Cycles::now()
         };
         let moment = Cycles(now.0 + quantum.0);
-        let Ok(dispatched) = self.sender.send(runnable) else {
-            panic!("no room");
-        };
+        let dispatched = self.thread.send(runnable);
         match self.on_cpu {
             true if timer => dispatched.request_after(now, quantum, QuantumEnd::Timer),
             true => dispatched.request_after(now, quantum, QuantumEnd::Probes),
             false => dispatched.request_at(moment),
         }
-        let (runnable, generation) = self.receiver.poll().unwrap();
-        let mut value = None;
         std::thread::sleep(self.delay);
-        let outcome = self.worker.run(runnable, generation);
+        let outcome = self.thread.step();
         self.timer.disarm();
-        self.receiver.answer(match outcome {
-            Outcome::Finished(finished) => {
-                let (idle, result) = finished.take();
-                value = Some(result.unwrap());
-                Completion::Finished(idle)
-            }
-            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
-        });
-        match self.sender.poll().unwrap().1 {
-            Completion::Finished(idle) => {
-                self.idle.push(idle);
-                Ok(value.unwrap())
-            }
-            Completion::Preempted(suspended) => Err(suspended),
-        }
+        outcome
     }
 
     fn counters(&self) -> CountersSnapshot {
-        self.worker.link().counters()
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let idle = std::mem::take(&mut self.idle);
-        if let Some(handles) = self.handles.take() {
-            handles.hand_back(idle, PATIENCE);
-        }
+        self.thread.counters()
     }
 }
 
@@ -214,13 +173,9 @@ fn a_request_without_a_moment_is_found_by_the_first_probe_after_others_had_one()
         }
         2
     });
-    let Ok(dispatched) = stage.sender.send(on_the_same_context) else {
-        panic!("no room");
-    };
-    let (runnable, generation) = stage.receiver.poll().unwrap();
+    let dispatched = stage.thread.send(on_the_same_context);
     hand_in.send(dispatched).unwrap();
-    let outcome = stage.worker.run(runnable, generation);
-    assert!(matches!(outcome, Outcome::Preempted(_)));
+    assert!(stage.thread.step().is_err());
     assert_eq!(probes.load(Ordering::Relaxed), 1);
 }
 

@@ -2,16 +2,11 @@
 //! its own rights.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use shinjuku_preempt::{
-    Dispatched, Generation, HardPreemption, Mechanism, Outcome, Pool, PoolConfig, Signal, Worker,
-    mailbox,
-};
+use shinjuku_preempt::{Dispatched, HardPreemption, Mechanism, PoolConfig, Signal};
+use shinjuku_tests_support::contexts::{Job, OneThread};
 
 const NO_WRITING: u32 = 2;
-
-type Job = Box<dyn FnOnce() -> u32 + Send>;
 
 /// A key, and a page protected by it. `None` if there are no keys.
 fn key_and_page() -> Option<(i32, usize)> {
@@ -58,13 +53,10 @@ fn a_preemption_by_signal_closes_no_key() {
     };
     assert_eq!(rights(key), 0, "open on this thread, the worker's");
     let config = PoolConfig::default().contexts(2);
-    let Pool { mut idle, handles } = Pool::new(config, |job: Job| job()).unwrap();
+    let mut thread = OneThread::new(config, |job: Job| job());
     // SAFETY: the jobs rely on nothing that the token's contract excludes.
     let signal = Signal::install(unsafe { HardPreemption::allow() }).unwrap();
-    let mut worker = Worker::bind(0).unwrap();
-    let (mut sender, mut receiver) = mailbox::<Job, u32>(1);
-
-    let link = worker.link();
+    let link = thread.worker.link();
     let dispatched = Arc::new(OnceLock::<Dispatched>::new());
     let job: Job = {
         let dispatched = Arc::clone(&dispatched);
@@ -74,20 +66,12 @@ fn a_preemption_by_signal_closes_no_key() {
             signal.interrupt(&link).unwrap();
             let after = rights(key);
             set_rights(key, 0);
-            after
+            after.into()
         })
     };
-    let ready = idle.pop().unwrap().load(job);
-    let sent = sender.send(ready.into());
-    assert!(
-        dispatched
-            .set(sent.unwrap_or_else(|_| panic!("no room")))
-            .is_ok()
-    );
-    let (runnable, generation) = receiver.poll().unwrap();
-    let Outcome::Preempted(suspended) = worker.run(runnable, generation) else {
-        panic!("it was interrupted")
-    };
+    let ready = thread.load(job);
+    assert!(dispatched.set(thread.send(ready)).is_ok());
+    let suspended = thread.step().expect_err("it was interrupted");
     assert_eq!(rights(key), 0, "the worker's own, not the kernel's default");
 
     let writes: Job = Box::new(move || {
@@ -95,22 +79,13 @@ fn a_preemption_by_signal_closes_no_key() {
         // SAFETY: the page is there for good, and its key is open.
         unsafe {
             place.write_volatile(7);
-            place.read_volatile()
+            place.read_volatile().into()
         }
     });
-    let ready = idle.pop().unwrap().load(writes);
-    let Outcome::Finished(finished) = worker.run(ready.into(), Generation(u64::MAX)) else {
-        panic!("no preemption was requested")
-    };
-    let (context, result) = finished.take();
-    idle.push(context);
-    assert_eq!(result, Ok(7), "the next request can use what is open");
-
-    let Outcome::Finished(finished) = worker.run(suspended.into(), Generation(u64::MAX)) else {
-        panic!("no second preemption was requested")
-    };
-    let (context, result) = finished.take();
-    idle.push(context);
-    assert_eq!(result, Ok(NO_WRITING), "its own rights are back");
-    assert_eq!(handles.hand_back(idle, Duration::from_secs(20)).leaked, 0);
+    let result = thread.run(writes).ok();
+    assert_eq!(result, Some(7), "the next request can use what is open");
+    thread.send(suspended);
+    let result = thread.step().ok();
+    assert_eq!(result, Some(NO_WRITING.into()), "its own rights are back");
+    assert_eq!(thread.hand_back().unwrap().leaked, 0);
 }

@@ -5,23 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Clock, Completion, Cycles, DeadlineTimer, Dispatched, Ended, Handles, HardPreemption, Idle,
-    Outcome, Panicked, Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended, Worker,
-    current_worker, mailbox, preempt_point,
+    Clock, Completion, Cycles, DeadlineTimer, Dispatched, Ended, HardPreemption, Panicked,
+    PoolConfig, Runnable, Signal, Suspended, Worker, current_worker, mailbox, preempt_point,
 };
-
-type Job = Box<dyn FnOnce() -> u64 + Send>;
+use shinjuku_tests_support::contexts::{Job, OneThread};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pool, and a worker with its mailbox on this thread.
-struct Stage {
-    worker: Worker,
-    sender: Sender<Job, u64>,
-    receiver: Receiver<Job, u64>,
-    idle: Vec<Idle<Job, u64>>,
-    handles: Option<Handles<Job, u64>>,
-}
+/// A worker on this thread, with one context.
+struct Stage(OneThread);
 
 fn job(body: impl FnOnce() -> u64 + Send + 'static) -> Job {
     Box::new(body)
@@ -30,15 +22,7 @@ fn job(body: impl FnOnce() -> u64 + Send + 'static) -> Job {
 impl Stage {
     fn new() -> Self {
         let config = PoolConfig::default().contexts(1);
-        let pool = Pool::new(config, |job: Job| job()).unwrap();
-        let (sender, receiver) = mailbox(1);
-        Self {
-            worker: Worker::bind(1).unwrap(),
-            sender,
-            receiver,
-            idle: pool.idle,
-            handles: Some(pool.handles),
-        }
+        Self(OneThread::new(config, |job: Job| job()))
     }
 
     /// Runs `first`, and then the jobs that `next` returns. `next` gets the last job's result, and
@@ -48,37 +32,21 @@ impl Stage {
         first: impl Into<Runnable<Job, u64>>,
         mut next: impl FnMut(Ended<u64>, &mut Dispatched) -> Option<Job>,
     ) -> Option<Suspended<Job, u64>> {
-        let Ok(mut dispatched) = self.sender.send(first.into()) else {
-            panic!("no room");
-        };
-        let (runnable, generation) = self.receiver.poll().unwrap();
-        let sender = &mut self.sender;
-        let completion = self.worker.run_on(runnable, generation, &mut |ended| {
+        let thread = &mut self.0;
+        let mut dispatched = thread.send(first);
+        let (runnable, generation) = thread.receiver.poll().unwrap();
+        let sender = &mut thread.sender;
+        let completion = thread.worker.run_on(runnable, generation, &mut |ended| {
             // Requests made in `next` are for the job that it returns.
             let generation = sender.renew(&mut dispatched);
             Some((next(ended, &mut dispatched)?, generation))
         });
-        self.receiver.answer(completion);
-        match self.sender.poll().unwrap().1 {
-            Completion::Finished(idle) => {
-                self.idle.push(idle);
-                None
-            }
-            Completion::Preempted(suspended) => Some(suspended),
-        }
+        thread.receiver.answer(completion);
+        thread.answer()
     }
 
     fn load(&mut self, body: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
-        self.idle.pop().unwrap().load(job(body)).into()
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let idle = std::mem::take(&mut self.idle);
-        if let Some(handles) = self.handles.take() {
-            handles.hand_back(idle, PATIENCE);
-        }
+        self.0.load(job(body))
     }
 }
 
@@ -108,19 +76,7 @@ fn each_job_is_told_of_once_and_in_order() {
     assert_eq!(told, expected, "the context's thread-local counts");
 
     // The context is intact, whether or not its last job was reported.
-    let Ok(_) = ({
-        let runnable = stage.load(count);
-        stage.sender.send(runnable)
-    }) else {
-        panic!("no room");
-    };
-    let (runnable, generation) = stage.receiver.poll().unwrap();
-    let Outcome::Finished(finished) = stage.worker.run(runnable, generation) else {
-        panic!("no preemption was requested");
-    };
-    let (idle, result) = finished.take();
-    assert_eq!(result, Ok(100));
-    stage.idle.push(idle);
+    assert_eq!(stage.0.run(job(count)).ok(), Some(100));
     assert_eq!(JOBS.get(), 0, "this thread's own");
 }
 
@@ -145,7 +101,7 @@ fn a_request_stops_the_job_that_it_is_for_and_no_later_one() {
     });
     let suspended = suspended.expect("the third was asked to give way");
     assert_eq!(told, [1, 2]);
-    let counters = stage.worker.link().counters();
+    let counters = stage.0.counters();
     assert_eq!((counters.taken_at_guard, counters.taken()), (1, 1));
 
     // The third goes on, and the fourth, without a request, runs through. (The request itself is
@@ -157,20 +113,19 @@ fn a_request_stops_the_job_that_it_is_for_and_no_later_one() {
     });
     assert!(rest.is_none());
     assert_eq!(later, [3, 4]);
-    assert_eq!(stage.worker.link().counters().taken(), 1);
+    assert_eq!(stage.0.counters().taken(), 1);
 }
 
 #[test]
 fn a_request_for_the_job_before_does_nothing() {
     let mut stage = Stage::new();
     let first = stage.load(|| 1);
-    let Ok(mut dispatched) = stage.sender.send(first) else {
-        panic!("no room");
-    };
-    let (runnable, generation) = stage.receiver.poll().unwrap();
-    let sender = &mut stage.sender;
+    let thread = &mut stage.0;
+    let mut dispatched = thread.send(first);
+    let (runnable, generation) = thread.receiver.poll().unwrap();
+    let sender = &mut thread.sender;
     let mut told = Vec::new();
-    let completion = stage.worker.run_on(runnable, generation, &mut |ended| {
+    let completion = thread.worker.run_on(runnable, generation, &mut |ended| {
         told.push(ended.result.unwrap());
         // The job has ended, and the next one is another dispatch.
         dispatched.request();
@@ -185,8 +140,8 @@ fn a_request_for_the_job_before_does_nothing() {
         panic!("the second was not asked to give way");
     };
     assert_eq!(told, [1, 2]);
-    assert_eq!(stage.worker.link().counters().taken(), 0);
-    stage.idle.push(idle);
+    assert_eq!(thread.counters().taken(), 0);
+    thread.idle.push(idle);
 }
 
 #[test]
@@ -223,7 +178,7 @@ fn the_worker_that_resumes_a_job_is_told_of_its_end() {
     let Completion::Finished(idle) = completion else {
         panic!("no more requests were made");
     };
-    stage.idle.push(idle);
+    stage.0.idle.push(idle);
     assert_eq!(told, [1], "and of no more");
     assert_eq!(
         told_elsewhere,
@@ -241,16 +196,8 @@ fn a_job_begun_in_succession_can_end_at_a_worker_that_wants_its_result() {
         Some(job(|| 2))
     });
     let suspended = suspended.expect("asked to give way");
-    let Ok(_) = stage.sender.send(suspended.into()) else {
-        panic!("no room");
-    };
-    let (runnable, generation) = stage.receiver.poll().unwrap();
-    let Outcome::Finished(finished) = stage.worker.run(runnable, generation) else {
-        panic!("no more requests were made");
-    };
-    let (idle, result) = finished.take();
-    assert_eq!(result, Ok(2));
-    stage.idle.push(idle);
+    stage.0.send(suspended);
+    assert_eq!(stage.0.step().ok(), Some(2));
 }
 
 #[test]
@@ -263,7 +210,7 @@ fn a_panic_of_the_successor_is_the_workers_own() {
     assert_eq!(*caught.unwrap_err().downcast::<&str>().unwrap(), "meant");
     assert!(!std::thread::panicking());
     // The job's context is leaked.
-    stage.handles.take();
+    stage.0.handles.take();
 }
 
 const QUANTUM: Duration = Duration::from_millis(2);
@@ -301,9 +248,9 @@ fn stop_the_second(before: Duration, after: Duration) {
     });
     timer.disarm();
     assert!(suspended.is_some(), "it was not stopped");
-    assert_eq!(stage.worker.link().counters().taken(), 1);
+    assert_eq!(stage.0.counters().taken(), 1);
     // The job is not resumed, and its context not handed back: it would spin on.
-    stage.handles.take();
+    stage.0.handles.take();
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Ordinary code in guest mode.
 
+use shinjuku_tests_support::{need, test_name};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::stage::{Stage, test_name};
+use crate::stage::Stage;
 
 thread_local! {
     static LOCAL: Cell<u64> = const { Cell::new(7) };
@@ -14,9 +15,7 @@ thread_local! {
 
 #[test]
 fn the_standard_library_works() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (seen, counters) = stage.run(|| {
         println!("hello from guest mode");
         let words: HashMap<_, _> = (0..1000u64).map(|n| (n.to_string(), n * n)).collect();
@@ -47,9 +46,7 @@ fn the_standard_library_works() {
 
 #[test]
 fn clocks_and_sleep_agree_with_the_hosts() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let before = Instant::now();
     let ((start, slept), _) = stage.run(|| {
         let start = Instant::now();
@@ -72,9 +69,7 @@ fn the_time_is_read_without_leaving_guest_mode() {
         );
         return;
     }
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (goes_back, counters) = stage.run(|| {
         let times: Vec<_> = (0..1000).map(|_| Instant::now()).collect();
         times.windows(2).any(|pair| pair[1] < pair[0])
@@ -103,9 +98,7 @@ fn vector_registers_compute_the_same() {
         println!("SKIPPED {}: this CPU has no AVX2", test_name!());
         return;
     }
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     // SAFETY: the CPU has it, as was just seen, and guest mode has what the CPU has.
     let (inside, counters) = stage.run(|| unsafe { sum(std::hint::black_box(1.01)) });
     // SAFETY: as above.
@@ -117,9 +110,7 @@ fn vector_registers_compute_the_same() {
 
 #[test]
 fn files_and_sockets_work() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let echo = std::thread::spawn(move || {
@@ -147,9 +138,7 @@ fn files_and_sockets_work() {
 
 #[test]
 fn a_job_can_start_threads_and_the_worker_comes_back() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (sum, counters) = stage.run(|| {
         let threads: Vec<_> = (0..4u64)
             .map(|n| std::thread::spawn(move || n * n))
@@ -169,9 +158,7 @@ fn a_job_can_start_threads_and_the_worker_comes_back() {
 
 #[test]
 fn a_job_can_run_another_program() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (output, _) = stage.run(|| std::process::Command::new("echo").arg("hello").output());
     assert_eq!(output.unwrap().stdout, b"hello\n");
     stage.end();
@@ -179,9 +166,7 @@ fn a_job_can_run_another_program() {
 
 #[test]
 fn a_job_can_fork() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (status, counters) = stage.run(|| {
         // SAFETY: the child only ends.
         unsafe {
@@ -202,9 +187,7 @@ fn a_job_can_fork() {
 
 #[test]
 fn the_cpu_number_is_the_workers() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let ((inside, allowed), _) = stage.run(|| {
         // SAFETY: the call returns a number; the set is plain bits, filled in by the kernel.
         unsafe {
@@ -220,9 +203,7 @@ fn the_cpu_number_is_the_workers() {
 
 #[test]
 fn the_kernels_answers_are_those_of_any_code() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let ((), counters) = stage.run(|| {
         // SAFETY: the calls read, and one sets this context's own thread pointer to its present
         // value.

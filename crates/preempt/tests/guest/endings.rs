@@ -7,8 +7,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use shinjuku_preempt::guest::{GuestConfig, Sending};
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
-use crate::stage::{PATIENCE, Stage, guest, test_name};
+use crate::stage::{Stage, guest};
 
 const STATES: [&str; 8] = [
     "spinning",
@@ -23,9 +24,7 @@ const STATES: [&str; 8] = [
 
 #[test]
 fn signals_end_the_process_in_every_state() {
-    let Some(_) = guest(test_name!(), Default::default()) else {
-        return;
-    };
+    drop(need!(guest(test_name!(), Default::default())));
     for state in STATES {
         for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGINT] {
             let mut child = Command::new(std::env::current_exe().unwrap())

@@ -1,24 +1,17 @@
 //! Faults in guest mode cause the same signals as elsewhere.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::stage::{Stage, guest, test_name};
+use shinjuku_tests_support::process::{as_child, is_child, this_test};
+use shinjuku_tests_support::{need, test_name};
 
-/// Whether this process is meant to die.
-fn is_child() -> bool {
-    std::env::var_os("SHINJUKU_TEST_CHILD").is_some()
-}
+use crate::stage::{Stage, guest};
 
 /// Runs `test` of this binary in a process that is meant to die. `None`: it is skipped here.
 fn child(test: &str) -> Option<Output> {
     drop(guest(test, Default::default())?);
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env("SHINJUKU_TEST_CHILD", "1")
-        .output()
-        .unwrap();
-    Some(output)
+    Some(as_child(test).output().unwrap())
 }
 
 /// Asserts that the process died of `signal` with `words` in its message.
@@ -28,55 +21,57 @@ fn assert_died(output: &Output, signal: i32, words: &str) {
     assert!(text.contains(words), "{text}");
 }
 
-fn die_of(test: &str, job: impl FnOnce() -> u64 + Send + 'static) {
-    let mut stage = Stage::new(test).unwrap();
+/// In this test's child runs `job`, which must die of `signal`, with `words` in the message.
+fn dies(test: &str, signal: i32, words: &str, job: impl FnOnce() -> u64 + Send + 'static) {
+    if is_child() {
+        die_of(job);
+    }
+    assert_died(&need!(child(test)), signal, words);
+}
+
+fn die_of(job: impl FnOnce() -> u64 + Send + 'static) -> ! {
+    let mut stage = Stage::new("").unwrap();
     let job = stage.load(job);
     stage.send(0, job);
     stage.finish(0);
     unreachable!("the process has died");
 }
 
+/// In this test's child runs `part`, which must end well.
+fn ends_well(test: &str, part: fn()) {
+    if is_child() {
+        return part();
+    }
+    let output = need!(child(test));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
 #[test]
 fn a_wild_access_dies_with_a_message_that_names_the_context() {
-    if is_child() {
-        // SAFETY: none: the point is to fault.
-        die_of("", || unsafe {
-            (std::hint::black_box(0x1234_5678_9000usize) as *const u64).read_volatile()
-        });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    let words = "the request in context 0 dies of signal 11 (address 0x123456789000)";
-    assert_died(&output, libc::SIGSEGV, words);
+    // SAFETY: none: the point is to fault.
+    dies(
+        test_name!(),
+        libc::SIGSEGV,
+        "the request in context 0 dies of signal 11 (address 0x123456789000)",
+        || unsafe { (std::hint::black_box(0x1234_5678_9000usize) as *const u64).read_volatile() },
+    );
 }
 
 #[test]
 fn an_access_behind_the_last_page_dies() {
-    if is_child() {
-        // SAFETY: none: the point is to fault.
-        die_of("", || unsafe {
-            (std::hint::black_box(0x7fff_ffff_f000usize) as *const u64).read_volatile()
-        });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    let words = "the request in context 0 dies of signal 11 (address 0x7ffffffff000)";
-    assert_died(&output, libc::SIGSEGV, words);
+    // SAFETY: none: the point is to fault.
+    dies(
+        test_name!(),
+        libc::SIGSEGV,
+        "the request in context 0 dies of signal 11 (address 0x7ffffffff000)",
+        || unsafe { (std::hint::black_box(0x7fff_ffff_f000usize) as *const u64).read_volatile() },
+    );
 }
 
 #[test]
 fn an_access_that_kvm_does_in_parts_leaves_nothing_behind() {
-    if is_child() {
-        skip_a_wide_access();
-        return;
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
+    ends_well(test_name!(), skip_a_wide_access);
 }
 
 /// Reads 16 bytes where there is no memory, by an instruction that the handler skips; then runs
@@ -129,42 +124,36 @@ fn skip_a_wide_access() {
 
 #[test]
 fn a_null_pointer_dies_with_a_message_that_names_the_context() {
-    if is_child() {
-        // SAFETY: none: the point is to fault.
-        die_of("", || unsafe {
-            (std::hint::black_box(64usize) as *const u64).read_volatile()
-        });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    let words = "the request in context 0 dies of signal 11 (address 0x40)";
-    assert_died(&output, libc::SIGSEGV, words);
+    // SAFETY: none: the point is to fault.
+    dies(
+        test_name!(),
+        libc::SIGSEGV,
+        "the request in context 0 dies of signal 11 (address 0x40)",
+        || unsafe { (std::hint::black_box(64usize) as *const u64).read_volatile() },
+    );
 }
 
 #[test]
 fn a_write_to_code_dies() {
-    if is_child() {
-        die_of("", || {
+    dies(
+        test_name!(),
+        libc::SIGSEGV,
+        "the request in context 0 dies of signal 11",
+        || {
             // SAFETY: none: the point is to fault.
             unsafe { (is_child as *const () as *mut u8).write_volatile(0) };
             0
-        });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    assert_died(
-        &output,
-        libc::SIGSEGV,
-        "the request in context 0 dies of signal 11",
+        },
     );
 }
 
 #[test]
 fn an_access_behind_the_end_of_a_file_dies_with_a_message_that_names_the_context() {
-    if is_child() {
-        die_of("", || {
+    dies(
+        test_name!(),
+        libc::SIGBUS,
+        "the request in context 0 dies of signal 7",
+        || {
             let path = std::env::temp_dir().join(format!("shinjuku-end-{}", std::process::id()));
             let file = std::fs::File::create_new(&path).unwrap();
             std::fs::remove_file(&path).unwrap();
@@ -180,15 +169,7 @@ fn an_access_behind_the_end_of_a_file_dies_with_a_message_that_names_the_context
                 );
                 page.cast::<u64>().read_volatile()
             }
-        });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    assert_died(
-        &output,
-        libc::SIGBUS,
-        "the request in context 0 dies of signal 7",
+        },
     );
 }
 
@@ -217,17 +198,12 @@ fn an_access_to_a_guarded_page_dies_with_a_message_that_names_the_context() {
         println!("SKIPPED {}: the kernel has no such guards", test_name!());
         return;
     };
-    if is_child() {
-        // SAFETY: none: the point is to fault.
-        die_of("", move || unsafe { (page as *const u64).read_volatile() });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    assert_died(
-        &output,
+    // SAFETY: none: the point is to fault.
+    dies(
+        test_name!(),
         libc::SIGSEGV,
         "the request in context 0 dies of signal 11",
+        move || unsafe { (page as *const u64).read_volatile() },
     );
 }
 
@@ -237,65 +213,46 @@ fn a_stack_overflow_dies_with_a_message_that_names_the_context() {
     fn descend(n: u64) -> u64 {
         std::hint::black_box([n; 64])[3] + if n == u64::MAX { 0 } else { descend(n + 1) }
     }
-    if is_child() {
-        die_of("", || descend(0));
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    let words = "the request in context 0 has overflowed its stack of 256 KiB";
-    assert_died(&output, libc::SIGABRT, words);
+    dies(
+        test_name!(),
+        libc::SIGABRT,
+        "the request in context 0 has overflowed its stack of 256 KiB",
+        || descend(0),
+    );
 }
 
 #[test]
 fn a_division_by_zero_is_sigfpe() {
-    if is_child() {
-        die_of("", || {
-            // SAFETY: none: the point is to fault.
-            unsafe {
-                std::arch::asm!("div {0:e}", in(reg) 0, inout("eax") 1 => _, inout("edx") 0 => _);
-            }
-            0
-        });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    assert_died(&output, libc::SIGFPE, "");
+    dies(test_name!(), libc::SIGFPE, "", || {
+        // SAFETY: none: the point is to fault.
+        unsafe {
+            std::arch::asm!("div {0:e}", in(reg) 0, inout("eax") 1 => _, inout("edx") 0 => _);
+        }
+        0
+    });
 }
 
 #[test]
 fn an_undefined_instruction_is_sigill() {
-    if is_child() {
-        // SAFETY: none: the point is to fault.
-        die_of("", || unsafe { std::arch::asm!("ud2", options(noreturn)) });
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    assert_died(&output, libc::SIGILL, "");
+    // SAFETY: none: the point is to fault.
+    dies(test_name!(), libc::SIGILL, "", || unsafe {
+        std::arch::asm!("ud2", options(noreturn))
+    });
 }
+
+/// Which instruction the child executes.
+const INSTRUCTION: &str = "SHINJUKU_TEST_INSTRUCTION";
 
 #[test]
 fn privileged_instructions_and_breakpoints_are_what_they_are() {
-    let Some(_) = guest(test_name!(), Default::default()) else {
-        return;
-    };
+    drop(need!(guest(test_name!(), Default::default())));
     for (name, signal) in [
         ("hlt", libc::SIGSEGV),
         ("out", libc::SIGSEGV),
         ("int3", libc::SIGTRAP),
     ] {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "faults::die_of_an_instruction",
-                "--exact",
-                "--nocapture",
-                "--ignored",
-            ])
-            .env("SHINJUKU_TEST_CHILD", name)
-            .output()
-            .unwrap();
+        let mut child = this_test("faults::die_of_an_instruction");
+        let output = child.env(INSTRUCTION, name).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.signal(), Some(signal), "{name}: {text}");
     }
@@ -304,9 +261,9 @@ fn privileged_instructions_and_breakpoints_are_what_they_are() {
 #[test]
 #[ignore = "the child of another test"]
 fn die_of_an_instruction() {
-    let name = std::env::var("SHINJUKU_TEST_CHILD").unwrap_or_default();
+    let name = std::env::var(INSTRUCTION).unwrap_or_default();
     // SAFETY: none: the point is to fault.
-    die_of("", move || unsafe {
+    die_of(move || unsafe {
         match name.as_str() {
             "hlt" => std::arch::asm!("hlt"),
             "out" => std::arch::asm!("out 0x80, al", in("al") 0u8),
@@ -319,15 +276,7 @@ fn die_of_an_instruction() {
 
 #[test]
 fn a_fault_that_the_program_handles_goes_on_where_it_was() {
-    if is_child() {
-        recover();
-        return;
-    }
-    let Some(output) = child(test_name!()) else {
-        return;
-    };
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
+    ends_well(test_name!(), recover);
 }
 
 /// Writes to `page` while values are in vector registers, in the flags and in the red zone, and

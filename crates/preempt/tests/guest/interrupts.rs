@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shinjuku_preempt::guest::{self, GuestConfig, Irqchip, KernelCounters, Sending};
 use shinjuku_preempt::{Completion, Delivery, without_preemption};
+use shinjuku_tests_support::{need, test_name, wait_for};
 
-use crate::stage::{Flag, Stage, test_name};
+use crate::stage::{Flag, Stage};
 
 /// Floating-point numbers that depend on each other: wrong forever once a register is lost.
 fn spin(stop: &Flag, turns: &AtomicU64) -> u64 {
@@ -73,7 +74,7 @@ fn preempt_often(mut stage: Stage, workers: usize, times: u64) -> Counted {
         let (seen, start) = (turns.load(Ordering::Relaxed), std::time::Instant::now());
         while turns.load(Ordering::Relaxed) == seen {
             assert!(
-                start.elapsed() < crate::stage::PATIENCE,
+                start.elapsed() < shinjuku_tests_support::PATIENCE,
                 "the job does not go on: {number}, {:?}",
                 stage.guest_counters(from)
             );
@@ -136,9 +137,7 @@ fn five_hundred_interrupts_without_a_return_to_the_host_side() {
     for sending in [Sending::Irqfd, Sending::Msi] {
         for irqchip in [Irqchip::Split, Irqchip::Kernel] {
             let config = GuestConfig { sending, irqchip };
-            let Some(stage) = Stage::with(test_name!(), config, 1) else {
-                return;
-            };
+            let stage = need!(Stage::with(test_name!(), config, 1));
             let times = if config == GuestConfig::default() {
                 500
             } else {
@@ -160,9 +159,7 @@ fn five_hundred_interrupts_are_posted() {
             return;
         }
     }
-    let Some(stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let stage = need!(Stage::new(test_name!()));
     let counted = preempt_often(stage, 1, 500);
     let Some(kernel) = counted.kernel else {
         println!("SKIPPED {}: the kernel counts nothing", test_name!());
@@ -184,9 +181,7 @@ fn a_dispatcher_in_guest_mode_posts_interrupts_by_itself() {
         sending: Sending::Apic,
         ..GuestConfig::default()
     };
-    let Some(stage) = Stage::with(test_name!(), config, 1) else {
-        return;
-    };
+    let stage = need!(Stage::with(test_name!(), config, 1));
     let guest = stage.guest.clone();
     let poster = guest.post_from_this_thread().unwrap();
     assert_eq!(preempt_often(stage, 1, 100).returns, 0);
@@ -204,9 +199,7 @@ fn a_dispatcher_in_another_machine_does_not_post_into_that() {
         sending: Sending::Apic,
         ..GuestConfig::default()
     };
-    let Some(stage) = Stage::with(test_name!(), config, 1) else {
-        return;
-    };
+    let stage = need!(Stage::with(test_name!(), config, 1));
     let another = crate::stage::guest(test_name!(), config).unwrap();
     let poster = another.post_from_this_thread().unwrap();
     preempt_often(stage, 1, 5);
@@ -215,9 +208,7 @@ fn a_dispatcher_in_another_machine_does_not_post_into_that() {
 
 #[test]
 fn a_preemption_that_is_over_gives_up_no_call() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (started, go_on) = (Flag::default(), Flag::default());
     let (job_started, job_go_on) = (started.clone(), go_on.clone());
     let job = stage.load(move || {
@@ -246,9 +237,7 @@ fn a_preemption_that_is_over_gives_up_no_call() {
 
 #[test]
 fn contexts_migrate_between_workers_with_every_register_kept() {
-    let Some(stage) = Stage::with(test_name!(), GuestConfig::default(), 2) else {
-        return;
-    };
+    let stage = need!(Stage::with(test_name!(), GuestConfig::default(), 2));
     preempt_often(stage, 2, 100);
 }
 
@@ -263,9 +252,7 @@ fn contexts_migrate_between_machines() {
 
 #[test]
 fn a_late_interrupt_does_nothing() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let go_on = Flag::default();
     let job = |go_on: Flag, started: Flag| {
         move || {
@@ -288,11 +275,9 @@ fn a_late_interrupt_does_nothing() {
     let before = stage.guest_counters(0).interrupts + stage.counters(0).late;
     over.request();
     stage.interrupt(0);
-    let start = std::time::Instant::now();
-    while stage.guest_counters(0).interrupts + stage.counters(0).late == before {
-        assert!(start.elapsed() < crate::stage::PATIENCE);
-        std::thread::yield_now();
-    }
+    wait_for("the late interrupt", || {
+        stage.guest_counters(0).interrupts + stage.counters(0).late != before
+    });
     go_on.set();
     stage.finish(0);
     stage.end();
@@ -300,9 +285,7 @@ fn a_late_interrupt_does_nothing() {
 
 #[test]
 fn the_guard_holds_an_interrupt_off_to_its_end() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (inside, go_on, outside) = (Flag::default(), Flag::default(), Flag::default());
     let flags = (inside.clone(), go_on.clone(), outside.clone());
     let job = stage.load(move || {
@@ -319,11 +302,7 @@ fn the_guard_holds_an_interrupt_off_to_its_end() {
     inside.wait();
     dispatched.request();
     stage.interrupt(0);
-    let start = std::time::Instant::now();
-    while stage.counters(0).deferred == 0 {
-        assert!(start.elapsed() < crate::stage::PATIENCE);
-        std::thread::yield_now();
-    }
+    wait_for("the interrupt", || stage.counters(0).deferred != 0);
     go_on.set();
     let Completion::Preempted(suspended) = stage.answer(0) else {
         panic!("the request was lost");
@@ -337,9 +316,7 @@ fn the_guard_holds_an_interrupt_off_to_its_end() {
 
 #[test]
 fn a_job_that_blocks_in_a_system_call_is_reached_and_the_call_goes_on() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (mut from, mut to) = std::io::pipe().unwrap();
     let about_to_read = Flag::default();
     let flag = about_to_read.clone();
@@ -368,9 +345,7 @@ fn a_job_that_blocks_in_a_system_call_is_reached_and_the_call_goes_on() {
 
 #[test]
 fn a_worker_that_is_out_of_guest_mode_is_reached_by_signal() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (started, stop) = (Flag::default(), Flag::default());
     let (job_started, job_stop) = (started.clone(), stop.clone());
     let job = stage.load(move || {

@@ -6,8 +6,9 @@ use shinjuku_preempt::guest::Guest;
 use shinjuku_preempt::{
     Completion, Mechanism as _, Outcome, Pool, PoolConfig, Receiver, Sender, Worker, mailbox,
 };
+use shinjuku_tests_support::{PATIENCE, need, test_name};
 
-use crate::stage::{PATIENCE, Stage, guest, test_name};
+use crate::stage::{Stage, guest};
 
 /// A job that makes a system call, so that KVM_RUN returns at least once.
 fn ask_the_kernel() -> u64 {
@@ -64,9 +65,7 @@ impl Alone {
 
 #[test]
 fn the_worker_goes_on_when_nobody_else_has_the_machine() {
-    let Some(guest) = guest(test_name!(), Default::default()) else {
-        return;
-    };
+    let guest = need!(guest(test_name!(), Default::default()));
     let mut alone = Alone::new(&guest);
     drop(guest);
     assert!(alone.run(ask_the_kernel) > 0);
@@ -76,9 +75,7 @@ fn the_worker_goes_on_when_nobody_else_has_the_machine() {
 
 #[test]
 fn a_thread_may_end_in_guest_mode() {
-    let Some(guest) = guest(test_name!(), Default::default()) else {
-        return;
-    };
+    let guest = need!(guest(test_name!(), Default::default()));
     let in_thread = guest.clone();
     let thread = std::thread::spawn(move || {
         let mut alone = Alone::new(&in_thread);
@@ -101,9 +98,7 @@ fn a_thread_may_end_in_guest_mode() {
 
 #[test]
 fn vcpus_are_used_again() {
-    let Some(guest) = guest(test_name!(), Default::default()) else {
-        return;
-    };
+    let guest = need!(guest(test_name!(), Default::default()));
     // More workers than there can be vCPUs.
     for id in 0..300 {
         let guest = guest.clone();
@@ -117,9 +112,7 @@ fn vcpus_are_used_again() {
 
 #[test]
 fn programs_that_are_started_get_none_of_its_descriptors() {
-    let Some(stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let stage = need!(Stage::new(test_name!()));
     let mut seen = 0;
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let path = entry.unwrap().path();
@@ -147,9 +140,7 @@ fn programs_that_are_started_get_none_of_its_descriptors() {
 
 #[test]
 fn a_forked_child_goes_on_natively() {
-    let Some(guest) = guest(test_name!(), Default::default()) else {
-        return;
-    };
+    let guest = need!(guest(test_name!(), Default::default()));
     let mut alone = Alone::new(&guest);
     // SAFETY: the child runs one more job, and ends.
     let child = alone.run(|| unsafe { libc::fork() } as u64) as i32;

@@ -1,10 +1,11 @@
 //! Mappings that change while code in guest mode uses them.
 
+use shinjuku_tests_support::{need, test_name};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::stage::{Flag, Stage, test_name};
+use crate::stage::{Flag, Stage};
 
 const PAGE: usize = 4096;
 
@@ -77,9 +78,7 @@ fn churn(number: u64) {
 
 #[test]
 fn mappings_may_change_from_all_sides_at_once() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let stop = Flag::default();
     let storms: Vec<_> = (0..2)
         .map(|_| {
@@ -105,7 +104,7 @@ fn mappings_may_change_from_all_sides_at_once() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(600) || done.load(Ordering::Relaxed) < 20 {
         assert!(
-            start.elapsed() < crate::stage::PATIENCE,
+            start.elapsed() < shinjuku_tests_support::PATIENCE,
             "the job gets nowhere"
         );
         let suspended = stage.preempt(0, &dispatched);
@@ -123,9 +122,7 @@ fn mappings_may_change_from_all_sides_at_once() {
 
 #[test]
 fn memory_of_a_fork_stays_right_on_both_sides() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (stop, wrong) = (Flag::default(), Arc::new(AtomicU64::new(0)));
     let (job_stop, job_wrong) = (stop.clone(), Arc::clone(&wrong));
     let job = stage.load(move || {
@@ -164,9 +161,7 @@ fn memory_of_a_fork_stays_right_on_both_sides() {
 #[test]
 fn ten_thousand_mappings_are_as_good_as_one() {
     const MAPPINGS: usize = 12_000;
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     // Every other page has other rights, so that the kernel merges none of them.
     let mut pages = Pages::new(MAPPINGS);
     for page in (0..MAPPINGS).step_by(2) {
@@ -190,9 +185,7 @@ fn ten_thousand_mappings_are_as_good_as_one() {
 
 #[test]
 fn the_heap_grows_by_brk() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (right, counters) = stage.run(|| {
         const BYTES: usize = 1 << 20;
         // SAFETY: no other code uses `sbrk` here: other heaps grow elsewhere.

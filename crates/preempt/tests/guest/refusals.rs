@@ -7,13 +7,23 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use shinjuku_preempt::guest::{Guest, GuestConfig, GuestError};
 use shinjuku_preempt::{HardPreemption, Outcome, Pool, PoolConfig, Worker, mailbox};
+use shinjuku_tests_support::process::{CHILD, is_child};
+use shinjuku_tests_support::{assert_says, need, test_name};
 
-use crate::stage::{guest, test_name};
+use crate::stage::guest;
+
+/// This program, also for those who may not read its path.
+fn child(test: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args([test, "--exact", "--nocapture"]);
+    command.env(CHILD, "1");
+    command
+}
 
 #[test]
 fn without_permission_there_is_one_clear_line() {
     const NOBODY: u32 = 65534;
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+    if is_child() {
         // SAFETY: nothing is preempted.
         let error = Guest::install(unsafe { HardPreemption::allow() }, GuestConfig::default());
         let error = error.expect_err("this user has no permission");
@@ -27,20 +37,13 @@ fn without_permission_there_is_one_clear_line() {
         println!("refused as it should be");
         return;
     }
-    let Some(_) = guest(test_name!(), GuestConfig::default()) else {
-        return;
-    };
+    drop(need!(guest(test_name!(), GuestConfig::default())));
     // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         println!("SKIPPED {}: only root can change its user", test_name!());
         return;
     }
-    let child = Command::new("/proc/self/exe")
-        .args([test_name!(), "--exact", "--nocapture"])
-        .env("SHINJUKU_TEST_CHILD", "1")
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .output();
+    let child = child(test_name!()).uid(NOBODY).gid(NOBODY).output();
     let Ok(output) = child else {
         println!("SKIPPED {}: others cannot run this program", test_name!());
         return;
@@ -52,10 +55,7 @@ fn without_permission_there_is_one_clear_line() {
 /// Runs this test again in a process that must be refused, prepared by `prepare`.
 fn refused_child(test: &str, prepare: fn() -> std::io::Result<()>) -> Option<String> {
     drop(guest(test, GuestConfig::default())?);
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .args([test, "--exact", "--nocapture"])
-        .env("SHINJUKU_TEST_CHILD", "1");
+    let mut command = child(test);
     // SAFETY: system calls alone.
     unsafe { command.pre_exec(prepare) };
     match command.output() {
@@ -78,7 +78,7 @@ fn install() -> Result<Guest, GuestError> {
 
 #[test]
 fn without_the_device_there_is_one_clear_line() {
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+    if is_child() {
         let error = install().expect_err("there is no device");
         assert!(matches!(error, GuestError::NoDevice), "{error}");
         assert!(error.to_string().starts_with("there is no /dev/kvm"));
@@ -103,15 +103,13 @@ fn without_the_device_there_is_one_clear_line() {
         };
         done.then_some(()).ok_or_else(std::io::Error::last_os_error)
     };
-    let Some(text) = refused_child(test_name!(), without_dev) else {
-        return;
-    };
+    let text = need!(refused_child(test_name!(), without_dev));
     assert!(text.contains("refused as it should be"), "{text}");
 }
 
 #[test]
 fn without_memory_there_is_one_clear_line() {
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+    if is_child() {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = statm.split_once(' ').unwrap().0.parse().unwrap();
         // All of the present memory, and a little more.
@@ -124,16 +122,11 @@ fn without_memory_there_is_one_clear_line() {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
         let error = install().expect_err("there is too little memory");
         assert!(matches!(error, GuestError::Kvm { .. }), "{error}");
-        assert!(
-            error.to_string().contains("taking memory failed"),
-            "{error}"
-        );
+        assert_says(&error, ["taking memory failed"]);
         println!("refused as it should be");
         return;
     }
-    let Some(text) = refused_child(test_name!(), || Ok(())) else {
-        return;
-    };
+    let text = need!(refused_child(test_name!(), || Ok(())));
     assert!(text.contains("refused as it should be"), "{text}");
 }
 
@@ -150,7 +143,7 @@ fn use_up_descriptors() {
 
 #[test]
 fn a_worker_that_gets_no_vcpu_says_why_and_goes_on_natively() {
-    if std::env::var_os("SHINJUKU_TEST_CHILD").is_some() {
+    if is_child() {
         let guest = install().unwrap();
         let mut pool = Pool::new(PoolConfig::default(), |job: u64| job + 1).unwrap();
         use_up_descriptors();
@@ -185,9 +178,7 @@ fn a_worker_that_gets_no_vcpu_says_why_and_goes_on_natively() {
         println!("refused as it should be");
         return;
     }
-    let Some(text) = refused_child(test_name!(), || Ok(())) else {
-        return;
-    };
+    let text = need!(refused_child(test_name!(), || Ok(())));
     assert!(text.contains("refused as it should be"), "{text}");
 }
 
@@ -209,9 +200,7 @@ fn workers_that_are_too_many_are_told_so() {
         );
         return;
     }
-    let Some(guest) = guest(test_name!(), GuestConfig::default()) else {
-        return;
-    };
+    let guest = need!(guest(test_name!(), GuestConfig::default()));
     let (end, ended) = mpsc::channel::<()>();
     let ended = Arc::new(Mutex::new(ended));
     let mut threads = Vec::new();

@@ -1,10 +1,11 @@
 //! The program's own signals, sent to a worker in guest mode.
 
+use shinjuku_tests_support::{PATIENCE, need, test_name, wait_for};
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::stage::{Flag, PATIENCE, Stage, test_name};
+use crate::stage::{Flag, Stage};
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
@@ -25,18 +26,12 @@ fn signal(stage: &Stage) {
         )
     };
     assert_eq!(answer, 0);
-    let start = Instant::now();
-    while HANDLED.load(Ordering::Relaxed) == before {
-        assert!(start.elapsed() < PATIENCE, "the signal is not handled");
-        std::thread::yield_now();
-    }
+    wait_for("the handler", || HANDLED.load(Ordering::Relaxed) != before);
 }
 
 #[test]
 fn they_are_handled_while_code_computes_and_while_it_blocks() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     // SAFETY: the handler only adds to an atomic.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -75,9 +70,7 @@ fn they_are_handled_while_code_computes_and_while_it_blocks() {
 
 #[test]
 fn code_that_blocks_signals_is_not_preempted_until_it_lets_them_through() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     let (blocked, go_on, open) = (Flag::default(), Flag::default(), Flag::default());
     let flags = (blocked.clone(), go_on.clone(), open.clone());
     let job = stage.load(move || {
@@ -102,11 +95,7 @@ fn code_that_blocks_signals_is_not_preempted_until_it_lets_them_through() {
     blocked.wait();
     dispatched.request();
     stage.interrupt(0);
-    let start = Instant::now();
-    while stage.counters(0).deferred == 0 {
-        assert!(start.elapsed() < PATIENCE);
-        std::thread::yield_now();
-    }
+    wait_for("the interrupt", || stage.counters(0).deferred != 0);
     go_on.set();
     open.wait();
     let suspended = stage.preempt(0, &dispatched);
@@ -117,9 +106,7 @@ fn code_that_blocks_signals_is_not_preempted_until_it_lets_them_through() {
 
 #[test]
 fn a_call_that_a_handler_interrupts_answers_eintr_if_the_program_wants_that() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     // Without SA_RESTART, so that the call is not begun again.
     // SAFETY: the handler only adds to an atomic.
     unsafe {
@@ -160,9 +147,7 @@ fn a_call_that_a_handler_interrupts_answers_eintr_if_the_program_wants_that() {
 
 #[test]
 fn leaving_guest_mode_keeps_the_mask() {
-    let Some(mut stage) = Stage::new(test_name!()) else {
-        return;
-    };
+    let mut stage = need!(Stage::new(test_name!()));
     // SAFETY: changes the worker's mask and changes it back. In between it reads the FS base, a
     // call that is not forwarded.
     let (kept, counters) = stage.run(|| unsafe {

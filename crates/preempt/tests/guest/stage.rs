@@ -1,20 +1,18 @@
 //! A worker in guest mode on a separate thread, and jobs for it.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::thread::yield_now;
+use std::time::Duration;
 
 use shinjuku_preempt::guest::{Guest, GuestConfig, GuestCounters, GuestError, KernelCounters};
 use shinjuku_preempt::{
-    Backend as _, Completion, CountersSnapshot, Delivery, Dispatched, Handles, HardPreemption,
-    Idle, Mechanism, Outcome, Panicked, Pool, PoolConfig, Receiver, Runnable, Sender, Suspended,
-    Worker, WorkerLink, mailbox,
+    Backend as _, CountersSnapshot, Delivery, Dispatched, HardPreemption, Mechanism, Panicked,
+    PoolConfig, Suspended, Worker, WorkerLink,
 };
-
-pub const PATIENCE: Duration = Duration::from_secs(30);
-
-pub type Job = Box<dyn FnOnce() -> u64 + Send>;
+use shinjuku_tests_support::contexts::{Job, Rig, WorkerThread};
+use shinjuku_tests_support::wait_for;
 
 /// The mechanism, or `None` if this machine has none; then says that the test is skipped.
 pub fn guest(test: &str, config: GuestConfig) -> Option<Guest> {
@@ -29,30 +27,24 @@ pub fn guest(test: &str, config: GuestConfig) -> Option<Guest> {
     }
 }
 
-/// The test's own name, as libtest knows it.
-macro_rules! test_name {
-    () => {{
-        fn here() {}
-        let name = std::any::type_name_of_val(&here);
-        let name = name.strip_suffix("::here").unwrap();
-        name.split_once("::").unwrap().1
-    }};
-}
-pub(crate) use test_name;
-
-struct WorkerThread {
-    sender: Sender<Job, u64>,
-    link: WorkerLink,
-    thread: JoinHandle<()>,
-}
-
 /// Workers in guest mode, and contexts.
 pub struct Stage {
     pub guest: Guest,
-    workers: Vec<WorkerThread>,
-    pub idle: Vec<Idle<Job, u64>>,
-    handles: Handles<Job, u64>,
-    stop: Arc<AtomicBool>,
+    rig: Rig,
+}
+
+impl Deref for Stage {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl DerefMut for Stage {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
 }
 
 impl Stage {
@@ -67,81 +59,41 @@ impl Stage {
 
     /// A stage with a worker on each of `guests`.
     pub fn on(guests: &[Guest]) -> Self {
-        let pool_config = PoolConfig::default().contexts(4);
-        let pool = Pool::new(pool_config, |job: Job| job()).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let yields = guests.len() > 1;
-        let workers = (0..)
-            .zip(guests)
-            .map(|(id, guest)| start_worker(id, guest, &stop, yields))
-            .collect();
-        let mut idle = pool.idle;
-        idle.reverse();
-        Self {
-            guest: guests[0].clone(),
-            workers,
-            idle,
-            handles: pool.handles,
-            stop,
-        }
-    }
-
-    pub fn load(&mut self, job: impl FnOnce() -> u64 + Send + 'static) -> Runnable<Job, u64> {
-        let idle = self.idle.pop().expect("there are contexts enough");
-        idle.load(Box::new(job) as Job).into()
-    }
-
-    pub fn send(&mut self, worker: usize, runnable: Runnable<Job, u64>) -> Dispatched {
-        let sent = self.workers[worker].sender.send(runnable);
-        sent.ok().expect("the worker has room")
+        // A worker makes no system call, so that all exits are the jobs'; unless it is one of
+        // several, which would keep each other off the cores.
+        let idle = if guests.len() > 1 { yield_now } else { || () };
+        let config = PoolConfig::default().contexts(4);
+        let mut rig = Rig::new(config, guests.len() as u32, |id, stop| {
+            let guest = guests[id as usize].clone();
+            let enter = move |worker: &mut Worker| worker.enter(&guest).unwrap();
+            WorkerThread::start(id, stop, enter, move |end, worker| end.run(worker, idle))
+        });
+        rig.idle.reverse();
+        let guest = guests[0].clone();
+        Self { guest, rig }
     }
 
     pub fn interrupt(&self, worker: usize) {
         self.guest.interrupt(&self.workers[worker].link).unwrap();
     }
 
-    /// The worker's answer.
-    pub fn answer(&mut self, worker: usize) -> Completion<Job, u64> {
-        let start = Instant::now();
-        loop {
-            if let Some((_, completion)) = self.workers[worker].sender.poll() {
-                return completion;
-            }
-            assert!(start.elapsed() < PATIENCE, "the worker does not answer");
-            std::thread::yield_now();
-        }
-    }
-
     /// Interrupts the worker until it answers.
     pub fn preempt(&mut self, worker: usize, dispatched: &Dispatched) -> Suspended<Job, u64> {
-        let start = Instant::now();
-        loop {
-            dispatched.request();
-            self.interrupt(worker);
-            let sent = Instant::now();
-            while sent.elapsed() < Duration::from_millis(20) {
-                match self.workers[worker].sender.poll() {
-                    Some((_, Completion::Preempted(suspended))) => return suspended,
-                    Some((_, Completion::Finished(_))) => panic!("the job has ended"),
-                    None => std::hint::spin_loop(),
-                }
-            }
-            assert!(
-                start.elapsed() < PATIENCE,
+        let interrupt = |link: &WorkerLink| self.guest.interrupt(link).unwrap();
+        let stopped = self.rig.stop_job(worker, dispatched, interrupt);
+        stopped.unwrap_or_else(|| {
+            panic!(
                 "the job is not preempted: {:?}, {:?}, {:?}",
                 self.guest_counters(worker),
                 self.counters(worker),
                 self.workers[worker].link.kernel_counters()
-            );
-        }
+            )
+        })
     }
 
-    /// Lets the job on `worker` end.
+    /// Lets the job on `worker` end, however it does.
     pub fn finish(&mut self, worker: usize) {
-        match self.answer(worker) {
-            Completion::Finished(idle) => self.idle.push(idle),
-            Completion::Preempted(_) => panic!("no preemption was requested"),
-        }
+        let _ = self.rig.finish(worker);
     }
 
     /// Runs `job` on the first worker to its end. Returns its result, and the events in guest mode
@@ -196,62 +148,14 @@ impl Stage {
         self.workers[worker].link.thread_id()
     }
 
-    /// Ends the workers. Dropped contexts stay.
-    pub fn abandon(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for worker in self.workers {
-            worker.thread.join().unwrap();
-        }
-        drop(self.handles);
-    }
-
     /// Ends workers and contexts, all of which must be idle.
     pub fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for worker in self.workers {
-            worker.thread.join().unwrap();
-        }
-        let end = self.handles.hand_back(self.idle, PATIENCE);
-        assert_eq!(end.leaked, 0);
+        assert_eq!(self.rig.end().leaked, 0);
     }
-}
 
-fn start_worker(id: u32, guest: &Guest, stop: &Arc<AtomicBool>, yields: bool) -> WorkerThread {
-    let (sender, receiver) = mailbox(1);
-    let (guest, stop) = (guest.clone(), Arc::clone(stop));
-    let (give_link, link) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let mut worker = Worker::bind(id).unwrap();
-        worker.enter(&guest).unwrap();
-        give_link.send(worker.link()).unwrap();
-        run_contexts(worker, receiver, &stop, yields);
-    });
-    WorkerThread {
-        sender,
-        link: link.recv().unwrap(),
-        thread,
-    }
-}
-
-/// Makes no system call, so that all exits are the jobs'; unless it is one of several workers,
-/// which would keep each other off the cores.
-fn run_contexts(
-    mut worker: Worker,
-    mut receiver: Receiver<Job, u64>,
-    stop: &AtomicBool,
-    yields: bool,
-) {
-    while !stop.load(Ordering::Relaxed) {
-        let Some((runnable, generation)) = receiver.poll() else {
-            if yields {
-                std::thread::yield_now();
-            }
-            continue;
-        };
-        receiver.answer(match worker.run(runnable, generation) {
-            Outcome::Preempted(suspended) => Completion::Preempted(suspended),
-            Outcome::Finished(finished) => Completion::Finished(finished.take().0),
-        });
+    /// Ends the workers. Dropped contexts stay.
+    pub fn abandon(self) {
+        self.rig.end_within(Duration::ZERO);
     }
 }
 
@@ -269,13 +173,6 @@ impl Flag {
     }
 
     pub fn wait(&self) {
-        let start = Instant::now();
-        while !self.is_set() {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "what was waited for does not come"
-            );
-            std::thread::yield_now();
-        }
+        wait_for("the other side", || self.is_set());
     }
 }

@@ -34,7 +34,7 @@ fn a_request_that_is_there_on_entry_is_taken_on_entry() {
         "before the job's first instruction"
     );
     // The same on resumption, in code without probes.
-    let dispatched = stage.send(suspended.into());
+    let dispatched = stage.send(suspended);
     dispatched.request();
     let suspended = stage.step().expect_err("preempted again");
     assert!(!STARTED.load(Ordering::Relaxed));

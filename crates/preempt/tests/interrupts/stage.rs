@@ -1,13 +1,14 @@
 //! A pool, a mailbox and a worker, all on the test's own thread, and jobs that interrupt
 //! themselves.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use shinjuku_preempt::{
-    Completion, CountersSnapshot, Dispatched, Handles, HardPreemption, Idle, Mechanism, Outcome,
-    Pool, PoolConfig, Receiver, Runnable, Sender, Signal, Suspended, Worker, WorkerLink, mailbox,
+    Dispatched, HardPreemption, Mechanism, PoolConfig, Runnable, Signal, Suspended, WorkerLink,
 };
+use shinjuku_tests_support::contexts::OneThread;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -33,29 +34,33 @@ impl Lever {
     }
 }
 
-/// A pool, a mailbox, and a worker on this thread.
+/// A worker on this thread, and the way to interrupt it.
 pub struct Stage {
-    pub worker: Worker,
-    pub sender: Sender<Job, u64>,
-    pub receiver: Receiver<Job, u64>,
-    pub idle: Vec<Idle<Job, u64>>,
-    pub handles: Handles<Job, u64>,
+    thread: OneThread<Job>,
     pub signal: Signal,
+}
+
+impl Deref for Stage {
+    type Target = OneThread<Job>;
+
+    fn deref(&self) -> &OneThread<Job> {
+        &self.thread
+    }
+}
+
+impl DerefMut for Stage {
+    fn deref_mut(&mut self) -> &mut OneThread<Job> {
+        &mut self.thread
+    }
 }
 
 impl Stage {
     pub fn new() -> Self {
         let config = PoolConfig::default().contexts(2);
-        let pool = Pool::new(config, |(job, lever): Job| job(&lever)).unwrap();
-        let (sender, receiver) = mailbox(1);
         // SAFETY: the tests' jobs rely on nothing that the token's contract excludes.
         let signal = Signal::install(unsafe { HardPreemption::allow() }).unwrap();
         Self {
-            worker: Worker::bind(0).unwrap(),
-            sender,
-            receiver,
-            idle: pool.idle,
-            handles: pool.handles,
+            thread: OneThread::new(config, |(job, lever): Job| job(&lever)),
             signal,
         }
     }
@@ -71,38 +76,7 @@ impl Stage {
             link: self.worker.link(),
             dispatched: Arc::clone(&dispatched),
         };
-        let ready = self.idle.pop().unwrap().load((Box::new(job), lever));
-        (ready.into(), dispatched)
-    }
-
-    pub fn send(&mut self, runnable: Runnable<Job, u64>) -> Dispatched {
-        self.sender
-            .send(runnable)
-            .unwrap_or_else(|_| panic!("no room"))
-    }
-
-    /// The worker's part: one message.
-    pub fn step(&mut self) -> Result<u64, Suspended<Job, u64>> {
-        let (runnable, generation) = self.receiver.poll().unwrap();
-        let outcome = self.worker.run(runnable, generation);
-        let result = match outcome {
-            Outcome::Finished(finished) => {
-                let (idle, result) = finished.take();
-                self.receiver.answer(Completion::Finished(idle));
-                Ok(result.unwrap())
-            }
-            Outcome::Preempted(suspended) => {
-                self.receiver.answer(Completion::Preempted(suspended));
-                Err(())
-            }
-        };
-        match self.sender.poll().unwrap().1 {
-            Completion::Finished(idle) => {
-                self.idle.push(idle);
-                Ok(result.unwrap())
-            }
-            Completion::Preempted(suspended) => Err(suspended),
-        }
+        (self.thread.load((Box::new(job), lever)), dispatched)
     }
 
     /// Runs a job until it ends or is preempted.
@@ -118,17 +92,13 @@ impl Stage {
 
     /// Resumes a suspended job.
     pub fn resume(&mut self, suspended: Suspended<Job, u64>) -> Result<u64, Suspended<Job, u64>> {
-        self.send(suspended.into());
+        self.send(suspended);
         self.step()
     }
 
-    pub fn counters(&self) -> CountersSnapshot {
-        self.worker.link().counters()
-    }
-
-    pub fn end(self) {
+    pub fn end(mut self) {
         let contexts = self.idle.len();
-        let report = self.handles.hand_back(self.idle, PATIENCE);
+        let report = self.hand_back().unwrap();
         assert_eq!((report.returned, contexts), (2, 2));
     }
 }

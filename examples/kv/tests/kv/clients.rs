@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use rustix::process::Signal;
+use shinjuku_tests_support::assert_says;
 use shinjuku_tests_support::process::{is_there, run_to_the_end};
 
 use crate::servers::Server;
@@ -66,10 +67,7 @@ fn redis_cli_talks_to(server: Server) -> String {
             "100\n"
         );
         let info = cli(&["INFO"]);
-        assert!(
-            info.contains("class_get:finished=") && info.contains("db0:keys=1000"),
-            "{info}"
-        );
+        assert_says(&info, ["class_get:finished=", "db0:keys=1000"]);
     }
     let _ = Command::new("redis-cli")
         .args(["-p", &server.address.port().to_string(), "SHUTDOWN"])

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use shinjuku::net::resp::arguments;
 use shinjuku_kv::server::REDIS_VERSION;
 use shinjuku_tests_support::process::is_there;
+use shinjuku_tests_support::{need, test_name};
 
 use crate::client::{Client, Replies, array};
 use crate::servers::{Redis, Server};
@@ -107,9 +108,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn replies_are_those_of_redis() {
-    let Some(redis) = Redis::start("replies_are_those_of_redis") else {
-        return;
-    };
+    let redis = need!(Redis::start(test_name!()));
     let info = Client::connect(redis.address).text(&["INFO", "server"]);
     if !info.contains(&format!("redis_version:{REDIS_VERSION}")) {
         println!("SKIPPED replies_are_those_of_redis: this machine's Redis is not {REDIS_VERSION}");
@@ -134,9 +133,7 @@ fn replies_are_those_of_redis() {
 
 #[test]
 fn pipelined_commands_are_answered_in_order() {
-    let Some(redis) = Redis::start("pipelined_commands_are_answered_in_order") else {
-        return;
-    };
+    let redis = need!(Redis::start(test_name!()));
     let ours = Server::kv("", &[]);
     let mut request = Vec::new();
     for number in 0..2000 {

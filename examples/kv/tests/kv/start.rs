@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use shinjuku_tests_support::comes_true;
+use shinjuku_tests_support::{assert_says, comes_true, test_name};
 
 use crate::client::array;
 use crate::servers::Server;
@@ -118,7 +118,7 @@ fn ranges_give_way_to_signals() {
 #[test]
 fn ranges_give_way_in_guest_mode() {
     let arguments = ["--load", "20000"];
-    if let Some(server) = Server::kv_in_guest_mode("ranges_give_way_in_guest_mode", &arguments) {
+    if let Some(server) = Server::kv_in_guest_mode(test_name!(), &arguments) {
         ranges_give_way_at(server, "preemptions_by_interrupt");
     }
 }
@@ -129,10 +129,7 @@ fn ranges_give_way_in_guest_mode() {
 fn inline_signals_take_the_place_of_guest_mode() {
     let server = Server::kv("", &["--layout", "inline", "--preemption", "guest"]);
     let said = &server.description;
-    assert!(
-        said.contains("preemption signal, because") && said.contains("in the inline layout"),
-        "{said}"
-    );
+    assert_says(said, ["preemption signal, because", "in the inline layout"]);
     assert_eq!(server.connect().text(&["PING"]), "+PONG\r\n");
     assert!(server.end(Signal::INT).contains("everything finished"));
 }
@@ -170,7 +167,7 @@ fn rocksdb_gives_way_in_guest_mode() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().to_str().unwrap();
     let arguments = ["--load", "20000", "--engine", "rocksdb", "--data", data];
-    if let Some(server) = Server::kv_in_guest_mode("rocksdb_gives_way_in_guest_mode", &arguments) {
+    if let Some(server) = Server::kv_in_guest_mode(test_name!(), &arguments) {
         ranges_give_way_at(server, "preemptions_by_interrupt");
     }
 }

@@ -21,6 +21,7 @@ use self::client::Client;
 use self::network::{Network, RACK, gateway};
 use self::switch::{Switch, register};
 use shinjuku_rack::{Mode, State};
+use shinjuku_tests_support::{assert_says, need, test_name};
 
 /// A batch of requests that two cores, shared by four servers, serve in a moment.
 const BATCH: u32 = 300;
@@ -36,9 +37,7 @@ fn count(switch: &Switch, cause: &str) -> u64 {
 }
 
 fn everything_is_answered(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 4, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 4, mode));
     let servers: Vec<_> = (1..=4).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2, 3, 4]);
     let mut client = Client::new(&network);
@@ -59,30 +58,26 @@ fn everything_is_answered(test: &str, mode: Mode) {
 
 #[test]
 fn everything_is_answered_in_generic_mode() {
-    everything_is_answered("everything_is_answered_in_generic_mode", Mode::Generic);
+    everything_is_answered(test_name!(), Mode::Generic);
 }
 
 #[test]
 fn everything_is_answered_in_the_drivers_mode() {
-    everything_is_answered("everything_is_answered_in_the_drivers_mode", Mode::Driver);
+    everything_is_answered(test_name!(), Mode::Driver);
 }
 
 #[test]
 fn servers_are_added_and_drained_in_mid_load_without_loss() {
-    let test = "servers_are_added_and_drained_in_mid_load_without_loss";
-    without_loss(test, Mode::Generic);
+    without_loss(test_name!(), Mode::Generic);
 }
 
 #[test]
 fn the_drivers_mode_loses_nothing_while_servers_are_added_and_drained() {
-    let test = "the_drivers_mode_loses_nothing_while_servers_are_added_and_drained";
-    without_loss(test, Mode::Driver);
+    without_loss(test_name!(), Mode::Driver);
 }
 
 fn without_loss(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 3, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 3, mode));
     let servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2]);
     let mut client = Client::new(&network);
@@ -118,19 +113,16 @@ fn without_loss(test: &str, mode: Mode) {
 
 #[test]
 fn a_killed_server_is_left_out_and_comes_back() {
-    let test = "a_killed_server_is_left_out_and_comes_back";
-    killed(test, Mode::Generic);
+    killed(test_name!(), Mode::Generic);
 }
 
 #[test]
 fn the_drivers_mode_leaves_out_a_killed_server() {
-    killed("the_drivers_mode_leaves_out_a_killed_server", Mode::Driver);
+    killed(test_name!(), Mode::Driver);
 }
 
 fn killed(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 3, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 3, mode));
     let mut servers: Vec<_> = (1..=3).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2, 3]);
     let mut client = Client::new(&network);
@@ -162,19 +154,16 @@ fn killed(test: &str, mode: Mode) {
 
 #[test]
 fn a_server_registers_and_goes_with_its_lease() {
-    let test = "a_server_registers_and_goes_with_its_lease";
-    registered(test, Mode::Generic);
+    registered(test_name!(), Mode::Generic);
 }
 
 #[test]
 fn the_drivers_mode_takes_registrations() {
-    registered("the_drivers_mode_takes_registrations", Mode::Driver);
+    registered(test_name!(), Mode::Driver);
 }
 
 fn registered(test: &str, mode: Mode) {
-    let Some(network) = Network::new(test, 2, mode) else {
-        return;
-    };
+    let network = need!(Network::new(test, 2, mode));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1]);
     let mut client = Client::new(&network);
@@ -200,18 +189,12 @@ fn registered(test: &str, mode: Mode) {
     switch.until("it has left", |status| status.servers.len() == 1);
 
     let stranger = register(&network, "client", RACK.0, 2, 1000).unwrap_err();
-    assert!(
-        stranger.to_string().contains("registration.from"),
-        "{stranger}"
-    );
+    assert_says(&stranger, ["registration.from"]);
     let forever = register(&network, "2", gateway(2), 2, u64::MAX).unwrap_err();
     assert!(forever.to_string().contains("lease_ms"), "{forever}");
     // A server cannot have another's name, and a server of the configuration cannot leave.
     let taken = register(&network, "2", gateway(2), 1, 1000).unwrap_err();
-    assert!(
-        taken.to_string().contains("server-1 at 10.79.1.2"),
-        "{taken}"
-    );
+    assert_says(&taken, ["server-1 at 10.79.1.2"]);
     register(&network, "1", gateway(1), 1, 0).unwrap();
     client.ask_all(BATCH);
 }
@@ -219,10 +202,7 @@ fn registered(test: &str, mode: Mode) {
 /// The table has room for eight requests.
 #[test]
 fn requests_beyond_the_tables_room_are_counted_and_answered() {
-    let test = "requests_beyond_the_tables_room_are_counted_and_answered";
-    let Some(network) = Network::new(test, 2, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test_name!(), 2, Mode::Generic));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start_with(&network, &[1, 2], "table = { buckets = 1, age_ms = 200 }");
     let mut client = Client::with_window(&network, 32);
@@ -238,10 +218,7 @@ fn requests_beyond_the_tables_room_are_counted_and_answered() {
 /// A restarted switch has empty tables, and learns all entries anew.
 #[test]
 fn a_switch_that_is_started_anew_recovers_by_itself() {
-    let test = "a_switch_that_is_started_anew_recovers_by_itself";
-    let Some(network) = Network::new(test, 2, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test_name!(), 2, Mode::Generic));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2]);
     let mut client = Client::new(&network);
@@ -259,10 +236,7 @@ fn a_switch_that_is_started_anew_recovers_by_itself() {
 /// side.
 #[test]
 fn what_the_path_loses_doubles_and_delays_is_answered_or_counted() {
-    let test = "what_the_path_loses_doubles_and_delays_is_answered_or_counted";
-    let Some(network) = Network::new(test, 3, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test_name!(), 3, Mode::Generic));
     let _servers: Vec<_> = (1..=3)
         .map(|number| network.serve_at(number, behind()))
         .collect();
@@ -301,10 +275,7 @@ fn what_the_path_loses_doubles_and_delays_is_answered_or_counted() {
 /// The same between client and switch: what the switch never saw, it does not count.
 #[test]
 fn what_the_clients_path_loses_doubles_and_delays_is_answered_or_counted() {
-    let test = "what_the_clients_path_loses_doubles_and_delays_is_answered_or_counted";
-    let Some(network) = Network::new(test, 2, Mode::Generic) else {
-        return;
-    };
+    let network = need!(Network::new(test_name!(), 2, Mode::Generic));
     let _servers: Vec<_> = (1..=2).map(|number| network.serve(number)).collect();
     let switch = Switch::start(&network, &[1, 2]);
     let path = BadPath::to_rack(&network);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use shinjuku::net::wire::RackSchedMessage;
 use shinjuku_rack::{Mode, State};
 use shinjuku_tests_support::namespace::{Namespace, must};
+use shinjuku_tests_support::{need, test_name};
 use tempfile::NamedTempFile;
 
 use super::client::{Client, packets};
@@ -162,10 +163,7 @@ fn link(one: (&Namespace, &str), other: (&Namespace, &str)) -> Result<(), String
 
 #[test]
 fn two_switches_hold_while_both_directions_of_a_flow_pass_the_same_one() {
-    let test = "two_switches_hold_while_both_directions_of_a_flow_pass_the_same_one";
-    let Some(place) = Place::new(test) else {
-        return;
-    };
+    let place = need!(Place::new(test_name!()));
     let _servers = [0, 1].map(|at| {
         let listen = SocketAddr::from((address(NUMBERS[at]), RACK.1));
         serve_in(&place.servers[at], listen, &place.config)
@@ -252,10 +250,7 @@ fn is_a_rack_by_itself(switch: &Switch, flows: &mut [Client]) {
 /// The servers are the test's own sockets, so that it sees which packets each gets.
 #[test]
 fn a_flow_that_moves_may_tear_a_request_that_one_switch_has_chosen_for() {
-    let test = "a_flow_that_moves_may_tear_a_request_that_one_switch_has_chosen_for";
-    let Some(place) = Place::new(test) else {
-        return;
-    };
+    let place = need!(Place::new(test_name!()));
     let servers = [0, 1].map(|at| {
         let listen = (address(NUMBERS[at]), RACK.1);
         let server = place.servers[at].within(|| UdpSocket::bind(listen).unwrap());

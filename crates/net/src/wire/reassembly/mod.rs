@@ -38,6 +38,7 @@ const HEADER: usize = RackSchedMessage::LENGTH;
 /// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[must_use]
 pub struct ReassemblyConfig {
     /// Incomplete requests at a time, 1 to 65,536. For one more, the oldest is dropped.
     pub requests: usize,
@@ -63,31 +64,15 @@ impl Default for ReassemblyConfig {
 }
 
 impl ReassemblyConfig {
-    /// Sets [`requests`](field@Self::requests).
-    #[must_use]
-    pub fn requests(self, requests: usize) -> Self {
-        Self { requests, ..self }
-    }
-
-    /// Sets [`packets`](field@Self::packets).
-    #[must_use]
-    pub fn packets(self, packets: usize) -> Self {
-        Self { packets, ..self }
-    }
-
-    /// Sets [`max_request`](field@Self::max_request).
-    #[must_use]
-    pub fn max_request(self, max_request: usize) -> Self {
-        Self {
-            max_request,
-            ..self
-        }
-    }
-
-    /// Sets [`timeout`](field@Self::timeout).
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+    setters! {
+        /// Sets [`requests`](field@Self::requests).
+        requests: usize;
+        /// Sets [`packets`](field@Self::packets).
+        packets: usize;
+        /// Sets [`max_request`](field@Self::max_request).
+        max_request: usize;
+        /// Sets [`timeout`](field@Self::timeout).
+        timeout: Duration;
     }
 
     /// Whether the bounds are in their ranges.
