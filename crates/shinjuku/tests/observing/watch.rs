@@ -279,5 +279,8 @@ fn a_pool_tells_its_own_statistics() {
     assert!(pool.run("none", || ()).wait().is_err());
     let statistics = json(&directory.socket(), "statistics\n");
     assert_eq!(statistics["refused"]["UnknownClass"], 1);
-    assert_eq!(statistics["description"], pool.description());
+    // `auto` may change its mind in between, and says so at the end.
+    let at_start = |text: &str| text.split("; now ").next().map(str::to_owned);
+    let told = statistics["description"].as_str().unwrap();
+    assert_eq!(at_start(told), at_start(&pool.description()));
 }
