@@ -26,7 +26,7 @@ const START: Duration = Duration::from_secs(5);
 /// How long requests may take after the last arrival. What has not started by then does nothing.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// So many requests are started and not finished at a time, at most: many more than an ideal
-/// processor sharing would have at 60 % load, and few enough that each finds its data warm.
+/// processor sharing would have at 60 % load, and few enough for a connection each.
 pub(crate) const CONTEXTS: usize = 64;
 /// Idle threads look for work for this long, so that none sleeps within a burst: an arrival wakes
 /// no dispatcher, which polls for arrivals.
@@ -138,7 +138,7 @@ impl Burst<'_> {
 
 /// What a mix's requests take a worker that runs each to its end and often waits for the next one:
 /// the times that loads are shares of. In a loop of their own short requests find everything in the
-/// processor's caches, and take up to a third less.
+/// processor's caches: those of `store-50` take 0.8 us there, and 4 to 6 us on a worker.
 ///
 /// # Errors
 /// Those of [`Burst::serve`]; or there was no request of a kind.

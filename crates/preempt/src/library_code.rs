@@ -43,8 +43,8 @@ fn is_there(address: usize) -> bool {
 }
 
 fn is_system_call(address: usize) -> bool {
-    // SAFETY: both bytes lie in code that is mapped for reading, and stays so: neither object is
-    // ever unloaded, since the program itself is linked to them.
+    // SAFETY: both bytes lie in code that is mapped for reading, and stays so: this crate's own
+    // calls of `malloc` and `mprotect` are bound to these objects, which keeps them loaded.
     is_there(address)
         && is_there(address + 1)
         && unsafe { *(address as *const [u8; 2]) } == SYSTEM_CALL

@@ -30,8 +30,8 @@ const IN_TRIPS: [(&str, f64); 3] = [
 /// A decision for one of eight stub workers, and how many million there are to be in a second.
 const DECISION: &str = "dispatcher/c-pre-sq/8-workers/depth-4";
 const MILLION_DECISIONS: Goal = Goal::AtLeast(20.0);
-/// Why a row is missing although its part was measured.
-const NO_ROW: &str = "no round of this run got as far as the row: other programs had the cores";
+/// Why a row is missing although its part was begun.
+const NO_ROW: &str = "no round of this run got as far as the row";
 
 /// The table of costs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
