@@ -133,16 +133,22 @@ impl<Context> Contexts<Context> {
     pub(super) fn put(&mut self, context: Context) {
         self.in_use -= 1;
         self.idle.push(context);
-        if self.idle.len() > self.keeps {
-            let Self {
-                idle,
-                keeps,
-                reserve,
-                has_refilled,
-                ..
-            } = self;
-            // The contexts that were idle for longest stay, which costs fewer moves. There can be
-            // more than one too many, since another dispatcher may have had the lock before.
+        self.leave_the_others();
+    }
+
+    /// Leaves what is more than this dispatcher keeps to the reserve, unless another dispatcher has
+    /// the lock. An idle dispatcher calls this time and again: a failed attempt must not hide
+    /// contexts until its next request ends.
+    pub(super) fn leave_the_others(&mut self) {
+        let Self {
+            idle,
+            keeps,
+            reserve,
+            has_refilled,
+            ..
+        } = self;
+        if idle.len() > *keeps {
+            // The contexts that were idle for longest stay, which costs fewer moves.
             reserve.change(|rest| {
                 *has_refilled |= rest.is_empty();
                 rest.extend(idle.drain(*keeps..));
@@ -239,13 +245,17 @@ mod tests {
             for _ in 0..6 {
                 shared[0].put(taken.pop().unwrap());
             }
+            shared[0].leave_the_others();
             assert_eq!(shared[0].idle.len(), 6);
         }
-        shared[0].put(taken.pop().unwrap());
+        assert!(!shared[0].takes_note_of_refill());
+        // No further request of this dispatcher needs to end.
+        shared[0].leave_the_others();
         assert_eq!(
             (shared[0].idle.len(), reserve.len.load(Ordering::Relaxed)),
-            (2, 5)
+            (2, 4)
         );
+        assert!(shared[0].takes_note_of_refill());
     }
 
     /// At the end, too, a dispatcher's requests may need more contexts than it keeps.

@@ -545,6 +545,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let period = PERIOD.0 + now.since(self.next_look).0;
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
+        self.contexts.leave_the_others();
         // The threads' counters are of all dispatchers' requests: whether preempting is worth it
         // depends on all loops together.
         let mut counters = CountersSnapshot::default();

@@ -384,12 +384,13 @@ impl<Tr: Transport> Dispatcher<Tr> {
         }
     }
 
-    /// What is due once in a [`PERIOD`]: gauges, deadlines of staged requests, spares to call back,
-    /// floors.
+    /// What is due once in a [`PERIOD`]: gauges, contexts for the reserve, deadlines of staged
+    /// requests, spares to call back, floors.
     pub(super) fn look_around(&mut self, now: Nanos) {
         let period = Nanos(PERIOD.0 + now.since(self.next_look).0);
         self.next_look = Nanos(now.0 + PERIOD.0);
         self.publish_gauges();
+        self.contexts.leave_the_others();
         if self.rules.realtime && self.is_within_own_work() {
             // Under SCHED_FIFO the thread that was left behind has the core only if this one gives
             // way.
