@@ -43,12 +43,27 @@ const SATURATING_RPS: f64 = 100_000.0;
 pub struct Options {
     #[command(flatten)]
     pub(crate) common: harness::Options,
+    /// Only contenders whose name contains this, besides `inline` (may be given several times).
+    #[arg(long, value_name = "TEXT")]
+    contender: Vec<String>,
     /// The server's program, `web` of `examples/web`, instead of building it.
     #[arg(long, value_name = "PATH")]
     web: Option<PathBuf>,
     /// The same built by `cargo shinjuku`.
     #[arg(long, value_name = "PATH", requires = "web")]
     web_instrumented: Option<PathBuf>,
+}
+
+impl Options {
+    fn contenders(&self) -> Vec<&'static Contender> {
+        let is_wanted = |one: &&Contender| {
+            let names = &self.contender;
+            names.is_empty()
+                || one.name == contender::INLINE
+                || names.iter().any(|text| one.name.contains(text))
+        };
+        CONTENDERS.iter().filter(is_wanted).collect()
+    }
 }
 
 const EFFORTS: Efforts = Efforts {
@@ -205,8 +220,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         &[0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8],
     );
     let each = session.length() + AROUND;
-    let points = session.all(each, (loads.len() + 1) * CONTENDERS.len());
-    session.expect(&machine, points + STARTING * CONTENDERS.len() as u32);
+    let contenders = options.contenders();
+    let points = session.all(each, (loads.len() + 1) * contenders.len());
+    session.expect(&machine, points + STARTING * contenders.len() as u32);
     let mut results = Service {
         client_has_its_own_cores: !shares,
         descriptions: BTreeMap::new(),
@@ -220,16 +236,21 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         client,
         stop: Arc::clone(&session.stop),
     };
-    let entrants = start_all(&programs, &cores, &mut session);
+    let entrants = start_all(contenders, &programs, &cores, &mut session);
     let measured = bench.measure(entrants, loads, &mut session, &mut results);
     session.end(machine, results, measured)
 }
 
 /// All contenders that can be started; the notes say why others cannot.
-fn start_all(programs: &Programs, cores: &CpuSet, session: &mut Session) -> Vec<Entrant> {
+fn start_all(
+    contenders: Vec<&'static Contender>,
+    programs: &Programs,
+    cores: &CpuSet,
+    session: &mut Session,
+) -> Vec<Entrant> {
     session.progress.begin("starting servers");
     let mut entrants = Vec::new();
-    for contender in &CONTENDERS {
+    for contender in contenders {
         session.progress.detail(contender.name);
         match Server::start(contender, programs, cores, &session.directory) {
             Ok(server) => entrants.push(Entrant {
