@@ -87,14 +87,19 @@ fn what_waits_for_a_context_starts_at_an_idle_loop_when_there_is_one_again() {
         let (release, blocked) = mpsc::sync_channel::<()>(7);
         let blocked = Arc::new(std::sync::Mutex::new(blocked));
         // All contexts but the one that the other loop keeps.
+        // The gauges are published by turns of the loops, which all may be within these.
+        let started = Arc::new(AtomicU64::new(0));
         let hold: Vec<_> = (0..7)
             .map(|_| {
-                let blocked = Arc::clone(&blocked);
-                let job = move || u64::from(blocked.lock().unwrap().recv().is_ok());
+                let (blocked, starts) = (Arc::clone(&blocked), Arc::clone(&started));
+                let job = move || {
+                    starts.fetch_add(1, Ordering::AcqRel);
+                    u64::from(blocked.lock().unwrap().recv().is_ok())
+                };
                 submit(&handle, 1, Box::new(job))
             })
             .collect();
-        wait_for("seven", || runtime.statistics().started == 7);
+        wait_for("seven", || started.load(Ordering::Acquire) == 7);
         let (send, receive) = mpsc::channel();
         let theirs = handle.clone();
         let waits = submit(
