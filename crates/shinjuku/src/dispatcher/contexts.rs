@@ -137,8 +137,8 @@ impl<Context> Contexts<Context> {
     }
 
     /// Leaves what is more than this dispatcher keeps to the reserve, unless another dispatcher has
-    /// the lock. An idle dispatcher calls this time and again: a failed attempt must not hide
-    /// contexts until its next request ends.
+    /// the lock. Each look around tries this again: a failed attempt must not hide contexts until
+    /// the next request ends here.
     pub(super) fn leave_the_others(&mut self) {
         let Self {
             idle,
