@@ -14,11 +14,15 @@
 //!      └────────────────────────────────────────────────────┘ no request runs
 //! ```
 //!
-//! So under short requests it costs a signal a quantum, whatever their number. Arming neither
-//! allocates nor locks.
+//! So under short requests it costs a signal a quantum, whatever their number. Where nobody waits,
+//! the worker [stands by](DeadlineTimer::stand_by) instead: then no signal comes until another
+//! thread, which has something for the worker to do, sets the timer by its [`RemoteTimer`]. Neither
+//! arming nor standing by allocates or locks.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock::{Clock, Cycles};
 use crate::signal::{SIGNAL, Signal};
@@ -39,13 +43,26 @@ static MARK: u8 = 0;
 /// A timer that preempts the thread it was made on. Stays there.
 #[derive(Debug)]
 pub struct DeadlineTimer {
-    id: libc::c_int,
+    kernels: Arc<KernelTimer>,
     /// When it fires, as far as the thread's own code knows; in the past: it has fired.
     pending: Cycles,
     /// What setting it took last.
     setting: Cycles,
     clock: Clock,
     not_send: PhantomData<*mut ()>,
+}
+
+/// Lets other threads set a [`DeadlineTimer`].
+#[derive(Debug, Clone)]
+pub struct RemoteTimer(Arc<KernelTimer>);
+
+/// What the kernel sends signals by. It is deleted with its last owner, so nobody sets another one
+/// that has come to the same number.
+#[derive(Debug)]
+struct KernelTimer {
+    id: libc::c_int,
+    /// Another thread has set it since its own thread has.
+    is_set_anew: AtomicBool,
 }
 
 /// Why there is no timer.
@@ -93,7 +110,10 @@ impl DeadlineTimer {
             });
         }
         Ok(Self {
-            id,
+            kernels: Arc::new(KernelTimer {
+                id,
+                is_set_anew: AtomicBool::new(false),
+            }),
             pending: Cycles(0),
             setting: Cycles(0),
             clock: Clock::get(),
@@ -113,30 +133,58 @@ impl DeadlineTimer {
         RELIED_ON.set(true);
         let now = Cycles::now();
         let moment = Cycles(now.0.saturating_add(after.0));
-        if self.pending > now && self.pending <= moment {
+        let is_set_anew = &self.kernels.is_set_anew;
+        if is_set_anew.load(Ordering::Relaxed) {
+            is_set_anew.store(false, Ordering::Relaxed);
+        } else if self.pending > now && self.pending <= moment {
             return now;
         }
         // The kernel's time begins within the call, and it shall not fire before the request's is
         // over.
         let after = Cycles(after.0.saturating_add(self.setting.0));
         self.pending = Cycles(now.0.saturating_add(after.0));
-        set(self.id, self.clock.to_nanos(after));
+        set(self.kernels.id, self.clock.to_nanos(after));
         let start = Cycles::now();
         self.setting = start.since(now);
         start
     }
 
-    /// The context that [`arm`](Self::arm) was for has come back. What is pending stays so.
+    /// As [`arm`](Self::arm), but leaves it to others to set the timer, once the thread is wanted.
+    #[inline]
+    pub fn stand_by(&mut self) -> Cycles {
+        RELIED_ON.set(true);
+        Cycles::now()
+    }
+
+    /// For threads that want this one to look at what is asked of its context.
+    #[must_use]
+    pub fn remote(&self) -> RemoteTimer {
+        RemoteTimer(Arc::clone(&self.kernels))
+    }
+
+    /// The context that [`arm`](Self::arm) or [`stand_by`](Self::stand_by) was for has come back.
+    /// What is pending stays so.
     #[inline]
     pub fn disarm(&mut self) {
         RELIED_ON.set(false);
     }
 }
 
-impl Drop for DeadlineTimer {
+impl RemoteTimer {
+    /// Has the timer's thread interrupted `after` so long, and not when it was to be interrupted
+    /// before. What the thread runs then is preempted if its moment has come, and otherwise once it
+    /// has. If the thread is gone, nothing happens. If the thread sets the timer at the same time,
+    /// either may be the last: then it can be late by `after`. A system call, which may be made
+    /// within a context.
+    pub fn set(&self, after: Cycles) {
+        self.0.is_set_anew.store(true, Ordering::Relaxed);
+        set(self.0.id, Clock::get().to_nanos(after));
+    }
+}
+
+impl Drop for KernelTimer {
     fn drop(&mut self) {
-        // SAFETY: the timer is this one's, and is not used any more. A signal under way finds
-        // nothing to preempt.
+        // SAFETY: nobody uses the timer any more. A signal under way finds nothing to preempt.
         unsafe { libc::syscall(libc::SYS_timer_delete, self.id) };
     }
 }

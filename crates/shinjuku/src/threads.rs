@@ -29,6 +29,7 @@ use crate::learned::Learned;
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
 use crate::observer::{Arrangement, Observer};
 use crate::preemption::{InForce, Preemption};
+use crate::quantum_floor::PreemptedFor;
 use crate::request::{Done, Job};
 use crate::runtime::ShutdownReport;
 use crate::stalls::{StallCounts, StallWatch};
@@ -55,6 +56,8 @@ const BACKING_THREAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The threads of a runtime, whatever its transport.
 pub(crate) struct Threads<Tr: Transport> {
+    /// What hurries loops; `None` until there are any.
+    alarm: Option<Arc<Alarm>>,
     control: Arc<Control>,
     orders: Arc<Orders>,
     /// One for each dispatcher.
@@ -193,7 +196,8 @@ impl<Tr: Transport> Threads<Tr> {
             (recorder, started),
             (description, arrangement, learned),
         );
-        let alarm = Alarm::new(workers, transports.len(), config.help);
+        let alarm = Alarm::new(workers, transports.len(), &config);
+        core.alarm = Some(Arc::clone(&alarm));
         let attend = |(number, transport): (usize, &mut Tr)| {
             let is_symmetric = layout.symmetric;
             is_symmetric.then(|| transport.attend(alarm.wake_for(number)))?
@@ -252,6 +256,7 @@ impl<Tr: Transport> Threads<Tr> {
             .map(|class| class.name.clone())
             .collect();
         Self {
+            alarm: None,
             control: Arc::new(Control::new()),
             orders: Arc::new(Orders::new(dispatchers)),
             shutdown_handoffs: (0..dispatchers)
@@ -347,6 +352,11 @@ impl<Tr: Transport> Threads<Tr> {
         let (config, layout) = (start.config, start.layout);
         let share = config.share_of(self.shutdown_handoffs.len());
         let desks = states.split_off(start.threads());
+        // Under SCHED_FIFO a thread that is back from the kernel has the core only once the request
+        // gives way.
+        let is_told_of_work = layout.symmetric
+            && config.realtime_priority.is_none()
+            && (0..start.loops.parts()).all(|part| start.loops.tells(part));
         let spares = match layout.inline {
             true => Vec::new(),
             false => states.split_off(layout.workers.len()),
@@ -368,13 +378,16 @@ impl<Tr: Transport> Threads<Tr> {
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
                 rescue_after: config.rescue_after(),
                 best_effort: config.has_best_effort(),
+                preempted_for: preempted_for(config),
+                is_told_of_work,
                 works: start.works,
                 idle_backoff: config.idle_backoff(),
                 shares_core: layout.shared,
                 realtime: config.realtime_priority.is_some(),
                 deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
             },
-            preemption: part.preemption,
+            // A dispatcher with a thread of its own looks first whether anybody waits.
+            preemption: (part.preemption).unasked(layout.inline, layout.inline && !is_told_of_work),
             learned: self.learned.clone().filter(|_| number == 0),
             statistics: Arc::clone(&self.dispatcher_statistics[number]),
             control: Arc::clone(&self.control),
@@ -526,6 +539,13 @@ impl<Tr: Transport> Threads<Tr> {
         }
     }
 
+    /// Loops within requests see the end once their quanta are over.
+    fn hurry(&self) {
+        if let Some(alarm) = &self.alarm {
+            alarm.hurry_all();
+        }
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.dispatcher.is_some()
     }
@@ -533,6 +553,7 @@ impl<Tr: Transport> Threads<Tr> {
     pub(crate) fn shutdown(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = ShutdownReport::default();
         self.control.drain();
+        self.hurry();
         let mut remaining = Vec::new();
         // Without a dispatcher, the start has failed.
         let mut has_ended = true;
@@ -550,6 +571,7 @@ impl<Tr: Transport> Threads<Tr> {
             let is_over = || is_ended() || !matches!(seat, Seat::Thread(_)) && is_left();
             wait(deadline, is_over);
             self.control.end();
+            self.hurry();
             for thread in &self.workers {
                 thread.thread().unpark();
             }
@@ -936,11 +958,22 @@ fn verified_policy(
     *started = (*started / dispatchers).max(1);
     let policy = build_policy(share, own, &parameters)?;
     let learner = learner(share, own, &parameters);
-    let stretches = share.preemption.raises_quanta();
+    // Where a request is stopped for more urgent ones alone, they should not wait for longer.
+    let stretches =
+        share.preemption.raises_quanta() && preempted_for(share) == PreemptedFor::Anyone;
     Verified::new(policy, capacity)
         .map(|policy| policy.with_learner(learner).with_longer_quanta(stretches))
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
         .map_err(ConfigError::from)
+}
+
+/// For whom the configured policy has requests preempted: a policy whose preempted requests have no
+/// other place to go to than the one by their rank has it done for those before them.
+fn preempted_for(config: &Config) -> PreemptedFor {
+    match registry::named(config.policy.kind.as_str()) {
+        Ok(policy) if policy.preempts && !policy.requeues => PreemptedFor::MoreUrgent,
+        _ => PreemptedFor::Anyone,
+    }
 }
 
 /// Each class's quantum; of a policy of the program's own nothing is known.

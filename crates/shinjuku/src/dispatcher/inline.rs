@@ -73,6 +73,8 @@ pub(crate) struct Deadline {
     /// The end of the policy's quantum, whatever the floors say; without a quantum, the start. A
     /// thread that is blocked long after that counts as stuck. `None`: nothing is preempted at all.
     pub(crate) expected: Option<Cycles>,
+    /// When the timer is to be set for, by whoever has work for the loop: nobody waits now.
+    pub(crate) if_wanted: Option<Cycles>,
 }
 
 /// A request that follows another at once, on the same context.
@@ -159,7 +161,7 @@ impl Inline {
         self.highest
     }
 
-    /// A request of `class` ran for `ran` at thread `at`.
+    /// A request of `class`, which was at thread `at`, has run for `ran` in all.
     pub(super) fn learn(&mut self, class: ClassId, ran: Nanos, at: usize) {
         let left = &mut self.to_be_short[usize::from(class.0)];
         *left = if ran >= self.threads[at].timer_after {
@@ -293,7 +295,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let worker = self.states[self.inline.active].worker;
         self.rules.best_effort
             && !self.policy.is_empty()
-            && self.policy.worth_preempting(worker, self.wanted()) == 0
+            && self.policy.worth_preempting(worker, self.wanted(), None) == 0
     }
 
     /// Whether there is no room for another request.
@@ -473,6 +475,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 start: moment,
                 soft: None,
                 expected: self.preemption.enabled.then_some(moment),
+                if_wanted: None,
             };
         };
         let gives_way = quantum == GIVES_WAY;
@@ -481,8 +484,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         let (mut soft, mut hard) = self.in_force(running.task, quantum);
         if gives_way {
-            soft = quantum;
-            hard = self.preemption.hard_floor.raise(graced);
+            // Where signals come only once another request waits, each is worth its cost.
+            (soft, hard) = match self.rules.is_told_of_work {
+                true => (
+                    self.preemption.probe_floor.least(quantum),
+                    self.preemption.hard_floor.least(graced),
+                ),
+                false => (quantum, self.preemption.hard_floor.raise(graced)),
+            };
         }
         if self.policy.waiting_started() > 0 {
             // Progress goes before the floors: the request that runs may want a lock that a
@@ -500,7 +509,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let is_short =
             self.inline.to_be_short[usize::from(record.class.0)] == 0 && record.ran == Nanos(0);
         self.inline.threads[at].timer_after = hard;
-        if is_short {
+        let stands_by = timer.is_some() && self.may_run_on(running.task);
+        if is_short && !stands_by {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
@@ -514,13 +524,32 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if timer.is_some() {
             running.dispatched.request_after(moment, cycles(soft), end);
         }
-        let start = timer.map_or(moment, |timer| timer.arm(cycles(hard)));
+        let start = match timer {
+            None => moment,
+            Some(timer) if stands_by => timer.stand_by(),
+            Some(timer) => timer.arm(cycles(hard)),
+        };
         running.dispatched.request_after(start, cycles(soft), end);
+        let after = |time: Nanos| Some(Cycles(start.0.saturating_add(cycles(time).0)));
         Deadline {
             start,
-            soft: Some(Cycles(start.0.saturating_add(cycles(soft).0))),
-            expected: Some(Cycles(start.0.saturating_add(cycles(quantum).0))),
+            soft: after(soft).filter(|_| !stands_by),
+            expected: after(quantum),
+            if_wanted: after(hard).filter(|_| stands_by),
         }
+    }
+
+    /// Whether nobody waits for whom `task`, which runs, would be preempted, and whoever comes can
+    /// tell its loop.
+    fn may_run_on(&self, task: TaskId) -> bool {
+        let worker = self.states[self.inline.active].worker;
+        self.rules.is_told_of_work
+            && self.control.is_serving()
+            && self.lock_waiters.is_empty()
+            && self
+                .policy
+                .worth_preempting(worker, self.wanted(), Some(task))
+                == 0
     }
 
     /// The policy's quantum. With best effort, a request without a quantum gets one in the layout

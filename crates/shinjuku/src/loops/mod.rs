@@ -31,6 +31,12 @@
 //! kernel says that its thread is blocked. Or it has run for `rescue_after` beyond its deadline,
 //! which floors put off; then it does not matter what the thread does.
 //!
+//! A signal costs more than most requests, so a request beside which nobody waits is not interrupted.
+//! Its loop leaves the end of its quantum in the [`Alarm`] and sets no timer; a thread that brings
+//! work while all loops are busy sets the timer for it. That takes transports that tell of requests
+//! without being polled. Under SCHED_FIFO the timer is always set: a thread that is back from the
+//! kernel with an answer has the core only once the request has given way.
+//!
 //! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
 //! never within a request. Nothing here allocates, frees or drops a user's value before the end.
 
@@ -46,10 +52,10 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use shinjuku_net::{Glance, Transport, Wake};
 use shinjuku_preempt::{
-    Clock, Cycles, DeadlineTimer, Parking, Worker, WorkerLink, without_preemption,
+    Clock, Cycles, DeadlineTimer, Parking, RemoteTimer, Worker, WorkerLink, without_preemption,
 };
 
-use crate::config::Help;
+use crate::config::{Config, Help};
 use crate::dispatcher::{
     BACKGROUND_TURN, Control, Deadline, Dispatcher, LONGEST_SLEEP, Next, Turn,
 };
@@ -75,22 +81,34 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1);
 /// How long a loop rests instead while others are within requests of that dispatcher.
 const REST_BESIDE_OTHERS: Duration = Duration::from_micros(50);
 
-/// Wakes parked loops.
+/// Wakes parked loops, and has busy ones stop at the end of a quantum.
 pub(crate) struct Alarm {
     parking: Parking,
     parts: usize,
     help: Help,
     threads: OnceLock<Vec<Thread>>,
+    seats: Box<[CachePadded<Seat>]>,
+    /// Of each thread that has one.
+    timers: Box<[OnceLock<RemoteTimer>]>,
+    /// How long a request may leave its deadline unanswered.
+    rescue_after: Cycles,
 }
 
 impl Alarm {
-    /// Makes the alarm of so many loops over so many parts.
-    pub(crate) fn new(loops: usize, parts: usize, help: Help) -> Arc<Self> {
+    /// Makes the alarm of so many loops over so many parts; `config` has what else there is to know.
+    pub(crate) fn new(loops: usize, parts: usize, config: &Config) -> Arc<Self> {
         Arc::new(Self {
             parking: Parking::new(loops),
             parts,
-            help,
+            help: config.help,
             threads: OnceLock::new(),
+            seats: (0..loops)
+                .map(|thread| CachePadded::new(Seat::new(thread)))
+                .collect(),
+            timers: (0..loops + config.spares())
+                .map(|_| OnceLock::new())
+                .collect(),
+            rescue_after: Clock::get().to_cycles(config.rescue_after().0),
         })
     }
 
@@ -103,23 +121,64 @@ impl Alarm {
         }
     }
 
-    /// Wakes a loop, `first` if that is parked, unless one searches or all are busy. A context is
-    /// not preempted meanwhile: a loop that it has claimed sleeps until the context unparks it.
+    /// Wakes a loop, `first` if that is parked, unless one searches. If all are busy, hurries those
+    /// that are at home in this part. A context is not preempted meanwhile: a loop that it has
+    /// claimed sleeps until the context unparks it.
     fn wake(&self, first: usize) {
         if self.help == Help::None {
             return self.wake_at_home(first);
         }
-        without_preemption(|| self.unpark(self.parking.claim(first)));
+        without_preemption(|| match self.parking.claim(first) {
+            None if !self.parking.has_idle() => self.hurry(first),
+            thread => self.unpark(thread),
+        });
     }
 
-    /// Wakes the loops that are at home in this part. No others can serve it.
+    /// Wakes the loops that are at home in this part, or hurries them. No others can serve it.
     fn wake_at_home(&self, part: usize) {
         without_preemption(|| {
-            let loops = self.parking.loops();
-            for seat in (part..loops).step_by(self.parts) {
+            for seat in self.at_home(part) {
                 self.unpark(self.parking.claim_only(seat));
             }
+            self.hurry(part);
         });
+    }
+
+    fn at_home(&self, part: usize) -> impl Iterator<Item = usize> {
+        (part..self.seats.len()).step_by(self.parts)
+    }
+
+    /// Work was published before for the loops that are at home in this part, and a fence was
+    /// passed. Those that run a request without a timer have it interrupted when its quantum is
+    /// over.
+    fn hurry(&self, part: usize) {
+        for seat in self.at_home(part) {
+            let Seat {
+                occupant,
+                quantum_end,
+                stuck_at,
+                ..
+            } = &*self.seats[seat];
+            if quantum_end.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let end = quantum_end.swap(0, Ordering::AcqRel);
+            // The seat may have another occupant or request by now. Then an interrupt finds nothing
+            // that is due, and a thread is relieved too soon at worst, which does no harm.
+            let timer = self.timers.get(occupant.load(Ordering::Relaxed));
+            if let (true, Some(timer)) = (end > 0, timer.and_then(OnceLock::get)) {
+                timer.set(Cycles(end.saturating_sub(Cycles::now().0)));
+                let rescue = end.saturating_add(self.rescue_after.0).min(AT_THE_END);
+                let (unset, relaxed) = (AT_THE_END, Ordering::Relaxed);
+                let _ = stuck_at.compare_exchange(unset, rescue, relaxed, relaxed);
+            }
+        }
+    }
+
+    /// Hurries all loops: the runtime ends.
+    pub(crate) fn hurry_all(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        (0..self.parts).for_each(|part| self.hurry(part));
     }
 
     fn unpark(&self, thread: Option<usize>) {
@@ -195,6 +254,9 @@ struct Seat {
     /// From when on its request counts as stuck whatever the thread does (TSC); [`NEVER`] while it
     /// runs none.
     stuck_at: AtomicU64,
+    /// When its request is to be interrupted if the loop is wanted (TSC). 0: a timer sees to that,
+    /// or there is nothing to interrupt.
+    quantum_end: AtomicU64,
 }
 
 impl Seat {
@@ -203,6 +265,7 @@ impl Seat {
             occupant: AtomicUsize::new(thread),
             stuck_if_blocked_at: AtomicU64::new(NEVER),
             stuck_at: AtomicU64::new(NEVER),
+            quantum_end: AtomicU64::new(0),
         }
     }
 
@@ -213,6 +276,7 @@ impl Seat {
 
     /// Notes that no request runs there.
     fn clear(&self) {
+        self.quantum_end.store(0, Ordering::Relaxed);
         self.stuck_if_blocked_at.store(NEVER, Ordering::Relaxed);
         self.stuck_at.store(NEVER, Ordering::Relaxed);
     }
@@ -221,7 +285,6 @@ impl Seat {
 /// What the loops' threads share.
 pub(crate) struct Loops<Tr: Transport> {
     parts: Box<[CachePadded<Part<Tr>>]>,
-    seats: Box<[CachePadded<Seat>]>,
     alarm: Arc<Alarm>,
     idle_time: Arc<IdleTime>,
     /// The links of all threads.
@@ -234,7 +297,6 @@ pub(crate) struct Loops<Tr: Transport> {
     roster: Mutex<Vec<usize>>,
     /// How long a request may leave its deadline unanswered.
     rescue_after: Duration,
-    rescue_cycles: Cycles,
     /// Whether some classes run only in what the others leave idle.
     best_effort: bool,
     control: Arc<Control>,
@@ -267,13 +329,9 @@ impl<Tr: Transport> Loops<Tr> {
             control,
             orders,
         } = parts;
-        let nanos = u64::try_from(rescue_after.as_nanos()).unwrap_or(u64::MAX);
         let part = |glance| CachePadded::new(Part::new(glance));
         Self {
             parts: glances.into_iter().map(part).collect(),
-            seats: (0..idle_time.loops())
-                .map(|thread| CachePadded::new(Seat::new(thread)))
-                .collect(),
             alarm,
             idle_time,
             links: OnceLock::new(),
@@ -281,7 +339,6 @@ impl<Tr: Transport> Loops<Tr> {
             watcher: AtomicUsize::new(NOBODY),
             roster: Mutex::new(Vec::with_capacity(threads)),
             rescue_after,
-            rescue_cycles: Clock::get().to_cycles(nanos),
             best_effort,
             control,
             orders,
@@ -296,7 +353,7 @@ impl<Tr: Transport> Loops<Tr> {
         links: Vec<WorkerLink>,
         dispatchers: Vec<Box<Dispatcher<Tr>>>,
     ) {
-        let loops = threads[..self.seats.len()].to_vec();
+        let loops = threads[..self.alarm.seats.len()].to_vec();
         let are_new = self.alarm.threads.set(threads).is_ok() && self.links.set(links).is_ok();
         assert!(are_new, "the loops begin once");
         if let Some(one) = dispatchers.first() {
@@ -334,7 +391,7 @@ impl<Tr: Transport> Loops<Tr> {
     }
 
     fn is_relieved(&self, seat: usize, thread: usize) -> bool {
-        self.seats[seat].occupant.load(Ordering::Relaxed) != thread
+        self.alarm.seats[seat].occupant.load(Ordering::Relaxed) != thread
     }
 
     /// Whether a loop that takes the dispatcher of this part finds something to do, as far as that
@@ -379,7 +436,7 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// Whether all loops that are at home at this part are within requests.
     fn is_within_requests(&self, part: usize) -> bool {
-        let seats = self.seats.iter().skip(part).step_by(self.parts());
+        let seats = self.alarm.seats.iter().skip(part).step_by(self.parts());
         seats.into_iter().all(|seat| seat.is_within_a_request())
     }
 
@@ -396,24 +453,34 @@ impl<Tr: Transport> Loops<Tr> {
             moment.map_or(AT_THE_END, |moment| {
                 moment
                     .0
-                    .saturating_add(self.rescue_cycles.0)
+                    .saturating_add(self.alarm.rescue_after.0)
                     .min(AT_THE_END)
             })
         };
         let Seat {
             stuck_if_blocked_at,
             stuck_at,
+            quantum_end,
             ..
-        } = &*self.seats[seat];
+        } = &*self.alarm.seats[seat];
         stuck_if_blocked_at.store(rescue_after(deadline.expected), Ordering::Relaxed);
         stuck_at.store(rescue_after(deadline.soft), Ordering::Relaxed);
+        if let Some(end) = deadline.if_wanted {
+            // After `stuck_at`, which the thread that takes this away sets anew.
+            quantum_end.store(end.0.max(1), Ordering::Release);
+        }
         let has_refilled = dispatcher.takes_note_of_refill();
         self.parts[part].leave(dispatcher);
-        if self.seats.len() > 1 {
-            // A request that came too late for this turn may have found no parked loop to wake.
+        if self.alarm.seats.len() > 1 || deadline.if_wanted.is_some() {
+            // A request that came too late for this turn may have found neither a parked loop to
+            // wake nor a request to interrupt.
             std::sync::atomic::fence(Ordering::SeqCst);
-            if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
+            let (home, is_wanted) = (self.home_of(seat), deadline.if_wanted.is_some());
+            let is_wanted = is_wanted || self.alarm.parking.has_parked();
+            if is_wanted && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
+            } else if is_wanted && part != home && self.has_work(home, Work::Any, false) {
+                self.alarm.wake(home);
             }
             if has_refilled {
                 self.wake_the_starved();
@@ -424,7 +491,7 @@ impl<Tr: Transport> Loops<Tr> {
     /// Thread `me` in this seat is back from its request.
     fn returned(&self, seat: usize, me: usize) {
         if !self.is_relieved(seat, me) {
-            self.seats[seat].clear();
+            self.alarm.seats[seat].clear();
         }
     }
 
@@ -451,7 +518,7 @@ impl<Tr: Transport> Loops<Tr> {
                 continue;
             }
             std::thread::park_timeout(self.rescue_after);
-            if let Some(seat) = (0..self.seats.len()).find(|&seat| self.relieve(seat, me)) {
+            if let Some(seat) = (0..self.alarm.seats.len()).find(|&seat| self.relieve(seat, me)) {
                 return Some((seat, self.pass_the_watch_on()));
             }
         }
@@ -462,7 +529,7 @@ impl<Tr: Transport> Loops<Tr> {
     fn relieve(&self, seat: usize, me: usize) -> bool {
         let Seat {
             occupant, stuck_at, ..
-        } = &*self.seats[seat];
+        } = &*self.alarm.seats[seat];
         let before = occupant.load(Ordering::Relaxed);
         let since = stuck_at.load(Ordering::Relaxed);
         let is_stuck = || {
@@ -480,7 +547,7 @@ impl<Tr: Transport> Loops<Tr> {
         // harm.
         let taken = occupant.compare_exchange(before, me, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
-            self.seats[seat].clear();
+            self.alarm.seats[seat].clear();
         }
         taken.is_ok()
     }
@@ -489,7 +556,7 @@ impl<Tr: Transport> Loops<Tr> {
     /// back, and the kernel says that the thread is blocked. A thread that computes is left alone:
     /// a floor may have put its deadline off.
     fn is_blocked(&self, seat: usize, occupant: usize) -> bool {
-        let from = &self.seats[seat].stuck_if_blocked_at;
+        let from = &self.alarm.seats[seat].stuck_if_blocked_at;
         let before = from.load(Ordering::Relaxed);
         if Cycles::now().0 < before {
             return false;
@@ -619,6 +686,10 @@ impl<Tr: Transport> LoopThread<Tr> {
             loops,
             idling,
         } = parts;
+        if let Some(timer) = &timer {
+            // Each thread sets its own, once.
+            let _ = loops.alarm.timers[me].set(timer.remote());
+        }
         Self {
             me,
             on_cpu: OnCpu::new(worker.processor_time()),
@@ -644,7 +715,7 @@ impl<Tr: Transport> LoopThread<Tr> {
 
     /// Runs until the runtime ends.
     pub(crate) fn run(mut self) {
-        if self.me < self.loops.seats.len() {
+        if self.me < self.loops.alarm.seats.len() {
             self.attend(self.me);
         }
         while let Some((seat, spares_left)) = self.loops.stand_by(self.me) {
@@ -965,7 +1036,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         self.next_poll = Cycles(0);
         // An answer that is there would otherwise wait until the network brings something.
         dispatcher.inline_answers();
-        let is_alone = loops.seats.len() == 1;
+        let is_alone = loops.alarm.seats.len() == 1;
         let longest = match (is_alone, dispatcher.is_within_requests()) {
             _ if dispatcher.can_run() > 0 => return part.leave(dispatcher),
             (true, false) => LONGEST_SLEEP,
