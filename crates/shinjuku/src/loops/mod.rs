@@ -37,8 +37,10 @@
 mod part;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod visit_tests;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
@@ -351,10 +353,24 @@ impl<Tr: Transport> Loops<Tr> {
         self.has_work(home, Work::Urgent, true) || is_due() && self.has_work(home, Work::Any, false)
     }
 
-    /// Wakes a loop for requests that wait for a context, after the reserve was refilled.
+    /// Wakes a loop for each part whose requests wait for a context, after the reserve was
+    /// refilled.
     fn wake_the_starved(&self) {
-        if let Some(starved) = (0..self.parts()).find(|&part| self.is_starved_in_vain(part)) {
-            self.alarm.wake(starved);
+        for part in 0..self.parts() {
+            if self.is_starved_in_vain(part) {
+                self.alarm.wake(part);
+            }
+        }
+    }
+
+    /// Leaves a dispatcher in its part. If it has refilled the reserve, those who starved are woken.
+    fn leave(&self, part: usize, mut dispatcher: Box<Dispatcher<Tr>>) {
+        let has_refilled = dispatcher.takes_note_of_refill();
+        self.parts[part].leave(dispatcher);
+        if has_refilled {
+            // Whoever parks says that it starves, and then looks at the reserve.
+            fence(Ordering::SeqCst);
+            self.wake_the_starved();
         }
     }
 
@@ -385,13 +401,7 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// The thread in this seat is about to run a request of `part`. Leaves the dispatcher for other
     /// threads to take meanwhile.
-    fn lend(
-        &self,
-        seat: usize,
-        part: usize,
-        mut dispatcher: Box<Dispatcher<Tr>>,
-        deadline: Deadline,
-    ) {
+    fn lend(&self, seat: usize, part: usize, dispatcher: Box<Dispatcher<Tr>>, deadline: Deadline) {
         let rescue_after = |moment: Option<Cycles>| {
             moment.map_or(AT_THE_END, |moment| {
                 moment
@@ -407,16 +417,12 @@ impl<Tr: Transport> Loops<Tr> {
         } = &*self.seats[seat];
         stuck_if_blocked_at.store(rescue_after(deadline.expected), Ordering::Relaxed);
         stuck_at.store(rescue_after(deadline.soft), Ordering::Relaxed);
-        let has_refilled = dispatcher.takes_note_of_refill();
-        self.parts[part].leave(dispatcher);
+        self.leave(part, dispatcher);
         if self.seats.len() > 1 {
             // A request that came too late for this turn may have found no parked loop to wake.
-            std::sync::atomic::fence(Ordering::SeqCst);
+            fence(Ordering::SeqCst);
             if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
-            }
-            if has_refilled {
-                self.wake_the_starved();
             }
         }
     }
@@ -776,19 +782,15 @@ impl<Tr: Transport> LoopThread<Tr> {
                     if self.is_wanted_elsewhere(seat, part)
                         || self.sees_urgent_work(seat, part, &mut dispatcher)
                     {
-                        dispatcher.inline_answers();
-                        self.loops.parts[part].leave(dispatcher);
+                        dispatcher.inline_pause();
+                        self.loops.leave(part, dispatcher);
                         self.loops.alarm.wake(part);
                         return true;
                     }
                 }
                 Turn::Again => {}
                 Turn::Idle => {
-                    let has_refilled = dispatcher.takes_note_of_refill();
-                    self.loops.parts[part].leave(dispatcher);
-                    if has_refilled {
-                        self.loops.wake_the_starved();
-                    }
+                    self.loops.leave(part, dispatcher);
                     return has_worked;
                 }
                 Turn::Over => {
@@ -955,8 +957,8 @@ impl<Tr: Transport> LoopThread<Tr> {
     /// does so.
     fn wait_for_the_network(&mut self, seat: usize) {
         let loops = Arc::clone(&self.loops);
-        let part = &loops.parts[loops.home_of(seat)];
-        let Some(mut dispatcher) = part.take() else {
+        let home = loops.home_of(seat);
+        let Some(mut dispatcher) = loops.parts[home].take() else {
             // Another thread waits there.
             return self.park(seat, LONGEST_SLEEP);
         };
@@ -964,22 +966,27 @@ impl<Tr: Transport> LoopThread<Tr> {
         dispatcher.may_poll(true);
         self.next_poll = Cycles(0);
         // An answer that is there would otherwise wait until the network brings something.
-        dispatcher.inline_answers();
+        dispatcher.inline_pause();
         let is_alone = loops.seats.len() == 1;
         let longest = match (is_alone, dispatcher.is_within_requests()) {
-            _ if dispatcher.can_run() > 0 => return part.leave(dispatcher),
+            _ if dispatcher.can_run() > 0 || dispatcher.has_surplus() => {
+                return loops.leave(home, dispatcher);
+            }
             (true, false) => LONGEST_SLEEP,
             (true, true) => REST_BESIDE_OTHERS,
             (false, false) => LONGEST_WAIT,
             (false, true) => {
-                part.leave(dispatcher);
+                loops.leave(home, dispatcher);
                 return self.park(seat, REST_BESIDE_OTHERS);
             }
         };
         // Meanwhile the thread does not search.
         loops.alarm.parking.found();
+        if dispatcher.takes_note_of_refill() {
+            loops.wake_the_starved();
+        }
         dispatcher.inline_wait(longest);
         loops.alarm.parking.search();
-        part.leave(dispatcher);
+        loops.leave(home, dispatcher);
     }
 }
