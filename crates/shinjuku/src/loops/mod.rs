@@ -427,6 +427,19 @@ impl<Tr: Transport> Loops<Tr> {
         }
     }
 
+    /// The loop of this seat has searched until now, and will not for long. Who brought work
+    /// meanwhile counted on it, so it wakes another loop if there is any left.
+    fn pass_the_search_on(&self, seat: usize) {
+        fence(Ordering::SeqCst);
+        if !self.alarm.parking.has_parked() {
+            return;
+        }
+        let is_left = |&part: &usize| self.has_work_for(seat, part, Work::Any, false);
+        if let Some(part) = (0..self.parts()).find(is_left) {
+            self.alarm.wake(part);
+        }
+    }
+
     /// Thread `me` in this seat is back from its request.
     fn returned(&self, seat: usize, me: usize) {
         if !self.is_relieved(seat, me) {
@@ -769,12 +782,15 @@ impl<Tr: Transport> LoopThread<Tr> {
         loop {
             match dispatcher.inline_turn(self.timer.as_mut()) {
                 Turn::Run(deadline) => {
-                    self.stop_idling(seat);
+                    let has_searched = self.stop_idling(seat);
                     has_worked = true;
                     if part != self.loops.home_of(seat) {
                         self.statistics.record_help();
                     }
                     self.loops.lend(seat, part, dispatcher, deadline);
+                    if has_searched {
+                        self.loops.pass_the_search_on(seat);
+                    }
                     match self.run_requests(seat, part, deadline.start) {
                         Some(back) => dispatcher = back,
                         None => return true,
@@ -932,15 +948,18 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    fn stop_idling(&mut self, seat: usize) {
-        if let Some(since) = self.idle_since.take() {
-            let now = Cycles::now();
-            self.loops.alarm.parking.found();
-            self.loops.idle_time.end(seat, now);
-            if let Some(spin) = &mut self.spin {
-                spin.learn(now.since(since));
-            }
+    /// Returns whether the loop was idle, and so has searched.
+    fn stop_idling(&mut self, seat: usize) -> bool {
+        let Some(since) = self.idle_since.take() else {
+            return false;
+        };
+        let now = Cycles::now();
+        self.loops.alarm.parking.found();
+        self.loops.idle_time.end(seat, now);
+        if let Some(spin) = &mut self.spin {
+            spin.learn(now.since(since));
         }
+        true
     }
 
     fn park(&mut self, seat: usize, longest: Duration) {
@@ -982,6 +1001,7 @@ impl<Tr: Transport> LoopThread<Tr> {
         };
         // Meanwhile the thread does not search.
         loops.alarm.parking.found();
+        loops.pass_the_search_on(seat);
         if dispatcher.takes_note_of_refill() {
             loops.wake_the_starved();
         }

@@ -316,3 +316,26 @@ fn a_loop_that_goes_home_wakes_one_for_whom_it_leaves_contexts() {
     stage.thread.visit(0, 2);
     assert!(ran.load(Ordering::Relaxed));
 }
+
+/// Whoever brings work wakes nobody while a loop searches.
+#[test]
+fn a_loop_that_finds_one_of_two_requests_wakes_another_for_the_second() {
+    let mut stage = Stage::new(3);
+    stage.thread.idle(0);
+    stage.beside_two_parked(|stage| {
+        let alarm = Arc::clone(&stage.loops.alarm);
+        let sleeps_on = Arc::new(AtomicU64::new(u64::MAX));
+        let sleeps = Arc::clone(&sleeps_on);
+        stage.submit(0, move || {
+            let parked = [1, 2].map(|seat| u64::from(alarm.parking.claim_only(seat).is_some()));
+            sleeps.store(parked[0] + 10 * parked[1], Ordering::Relaxed);
+        });
+        stage.submit(2, || ());
+        for part in [0, 2] {
+            stage.loops.alarm.wake(part);
+        }
+        assert!(stage.thread.visit(0, 0));
+        let sleeps_on = sleeps_on.load(Ordering::Relaxed);
+        assert_eq!(sleeps_on, 1, "loop 1, and not that of the second request");
+    });
+}
