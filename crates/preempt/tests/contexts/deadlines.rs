@@ -68,8 +68,8 @@ impl Stage {
         outcome
     }
 
-    /// Runs what is over long before [`SHORT`], with the timer. Where Linux takes the thread off its
-    /// core on the way in, the moment passes there, and the job is stopped: it goes on.
+    /// Runs what is over long before [`SHORT`], with the timer. If Linux takes the thread off its
+    /// core on the way in, the moment passes there and the job is stopped. It goes on then.
     fn run_short(&mut self, mut runnable: Runnable<Job, u64>) -> Short {
         let start = Instant::now();
         let mut stopped = 0;

@@ -363,7 +363,7 @@ impl<Tr: Transport> Loops<Tr> {
         }
     }
 
-    /// Leaves a dispatcher in its part. If it has refilled the reserve, those who starved are woken.
+    /// Leaves a dispatcher in its part. If it has refilled the reserve, wakes those who starved.
     fn leave(&self, part: usize, mut dispatcher: Box<Dispatcher<Tr>>) {
         let has_refilled = dispatcher.takes_note_of_refill();
         self.parts[part].leave(dispatcher);
