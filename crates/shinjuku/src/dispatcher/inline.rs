@@ -191,6 +191,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.inline.elsewhere.is_empty() {
             worked |= self.answers_from_elsewhere(now);
         }
+        // The last attempt may have failed, and this part may be idle for long.
+        self.contexts.leave_the_others();
         self.bring_lock_waiters_back(now);
         if let Some(over) = self.inline_phase(now) {
             return over;
@@ -231,36 +233,51 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return Turn::Again;
         }
         self.inline.rested = true;
-        self.publish_idle(now);
+        self.publish_at_rest(now);
         Turn::Idle
     }
 
-    /// Publishes that nothing runs here. The next request to run is published at once.
-    fn publish_idle(&mut self, now: Nanos) {
+    /// Publishes what is at this moment, since no thread may look here for long. The next request
+    /// to run is published at once.
+    fn publish_at_rest(&mut self, now: Nanos) {
         self.publish_gauges();
         self.inline.next_publishing = now;
     }
 
     /// Publishes that a request is about to run: nothing is published before it is back, which can
-    /// take long.
+    /// take long. While other threads are within requests of this part, each request is published:
+    /// it may be the last one for long, if the thread that is at home here is one of those.
     fn publish_running(&mut self, now: Nanos) {
-        if now >= self.inline.next_publishing {
+        if now >= self.inline.next_publishing || self.is_within_requests() {
             self.inline.next_publishing = Nanos(now.0 + PUBLISH_EVERY.0);
             self.publish_gauges();
         }
     }
 
-    /// Takes the answers that are there, and does nothing else: for a thread that then serves
-    /// another dispatcher.
+    /// How many threads are within requests.
+    pub(super) fn inline_running(&self) -> usize {
+        let Inline {
+            active, elsewhere, ..
+        } = &self.inline;
+        elsewhere.len() + usize::from(self.states[*active].out() > 0)
+    }
+
+    /// Takes the answers that are there, and does nothing else: for a thread that looks what waits.
     pub(crate) fn inline_answers(&mut self) {
         let now = self.now();
         self.take_answers(self.inline.active, now);
         self.answers_from_elsewhere(now);
     }
 
+    /// Takes the answers that are there, and publishes what is then: for a thread that serves
+    /// another dispatcher next, or waits.
+    pub(crate) fn inline_pause(&mut self) {
+        self.inline_answers();
+        self.publish_at_rest(self.now());
+    }
+
     /// Waits in the transport for requests, `patience` at most.
     pub(crate) fn inline_wait(&mut self, patience: Duration) {
-        self.publish_idle(self.now());
         self.transport.wait(patience);
     }
 
@@ -283,6 +300,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Tells threads that do not have the dispatcher whether the reserve has any contexts.
     pub(crate) fn glance_at_reserve(&self) -> Glance {
         self.contexts.glance_at_reserve()
+    }
+
+    /// Whether contexts lie here that are to go to the reserve.
+    pub(crate) fn has_surplus(&self) -> bool {
+        self.contexts.has_surplus()
     }
 
     /// Whether this dispatcher has refilled an empty reserve since the last call.
@@ -573,8 +595,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     fn inline_look_around(&mut self, now: Nanos) {
         let period = PERIOD.0 + now.since(self.next_look).0;
         self.next_look = Nanos(now.0 + PERIOD.0);
-        self.publish_gauges();
-        self.contexts.leave_the_others();
+        self.publish_at_rest(now);
         // The threads' counters are of all dispatchers' requests: whether preempting is worth it
         // depends on all loops together.
         let mut counters = CountersSnapshot::default();

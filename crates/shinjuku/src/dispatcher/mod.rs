@@ -837,8 +837,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         true
     }
 
+    /// The contexts, for tests that move some.
+    #[cfg(test)]
+    pub(crate) fn contexts(&mut self) -> &mut Contexts<Idle<Job<Tr>, Done<Tr>>> {
+        &mut self.contexts
+    }
+
     /// What is left of a dispatcher that was only turned by hand.
-    #[cfg(feature = "stub-workers")]
+    #[cfg(any(test, feature = "stub-workers"))]
     pub(crate) fn into_idle(mut self) -> Vec<Idle<Job<Tr>, Done<Tr>>> {
         self.contexts.give_up()
     }

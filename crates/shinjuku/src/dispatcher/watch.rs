@@ -484,22 +484,29 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     pub(super) fn publish_gauges(&self) {
-        let states = self.in_use();
-        let staged: usize = states.iter().map(WorkerState::staged_fresh).sum();
+        // Inline, nothing is staged, and many threads may be in use.
+        let (staged, running) = match self.rules.inline {
+            true => (0, self.inline_running()),
+            false => self.staged_and_running(),
+        };
         self.statistics.gauges(
             self.policy.len() + self.lock_waiters.len() + staged,
             self.contexts.in_use(),
-            states
-                .iter()
-                .chain(&self.states[self.desks..])
-                .filter(|state| state.out() > 0)
-                .count(),
+            running,
             self.policy.progress_interventions(),
             self.policy.error().is_some(),
         );
         if self.statistics.queued.is_wanted() {
             self.tell_of_queued(staged);
         }
+    }
+
+    /// How many requests are staged that never ran, and at how many workers and desks one runs.
+    fn staged_and_running(&self) -> (usize, usize) {
+        let states = self.in_use();
+        let staged = states.iter().map(WorkerState::staged_fresh).sum();
+        let all = states.iter().chain(&self.states[self.desks..]);
+        (staged, all.filter(|state| state.out() > 0).count())
     }
 
     /// Tells readers what waits and never ran, what is staged included: that has arrived first.

@@ -43,8 +43,10 @@
 mod part;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod visit_tests;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
@@ -177,7 +179,7 @@ impl Alarm {
 
     /// Hurries all loops: the runtime ends.
     pub(crate) fn hurry_all(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         (0..self.parts).for_each(|part| self.hurry(part));
     }
 
@@ -408,10 +410,24 @@ impl<Tr: Transport> Loops<Tr> {
         self.has_work(home, Work::Urgent, true) || is_due() && self.has_work(home, Work::Any, false)
     }
 
-    /// Wakes a loop for requests that wait for a context, after the reserve was refilled.
+    /// Wakes a loop for each part whose requests wait for a context, after the reserve was
+    /// refilled.
     fn wake_the_starved(&self) {
-        if let Some(starved) = (0..self.parts()).find(|&part| self.is_starved_in_vain(part)) {
-            self.alarm.wake(starved);
+        for part in 0..self.parts() {
+            if self.is_starved_in_vain(part) {
+                self.alarm.wake(part);
+            }
+        }
+    }
+
+    /// Leaves a dispatcher in its part. If it has refilled the reserve, wakes those who starved.
+    fn leave(&self, part: usize, mut dispatcher: Box<Dispatcher<Tr>>) {
+        let has_refilled = dispatcher.takes_note_of_refill();
+        self.parts[part].leave(dispatcher);
+        if has_refilled {
+            // Whoever parks says that it starves, and then looks at the reserve.
+            fence(Ordering::SeqCst);
+            self.wake_the_starved();
         }
     }
 
@@ -442,13 +458,7 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// The thread in this seat is about to run a request of `part`. Leaves the dispatcher for other
     /// threads to take meanwhile.
-    fn lend(
-        &self,
-        seat: usize,
-        part: usize,
-        mut dispatcher: Box<Dispatcher<Tr>>,
-        deadline: Deadline,
-    ) {
+    fn lend(&self, seat: usize, part: usize, dispatcher: Box<Dispatcher<Tr>>, deadline: Deadline) {
         let rescue_after = |moment: Option<Cycles>| {
             moment.map_or(AT_THE_END, |moment| {
                 moment
@@ -469,12 +479,11 @@ impl<Tr: Transport> Loops<Tr> {
             // After `stuck_at`, which the thread that takes this away sets anew.
             quantum_end.store(end.0.max(1), Ordering::Release);
         }
-        let has_refilled = dispatcher.takes_note_of_refill();
-        self.parts[part].leave(dispatcher);
+        self.leave(part, dispatcher);
         if self.alarm.seats.len() > 1 || deadline.if_wanted.is_some() {
             // A request that came too late for this turn may have found neither a parked loop to
             // wake nor a request to interrupt.
-            std::sync::atomic::fence(Ordering::SeqCst);
+            fence(Ordering::SeqCst);
             let (home, is_wanted) = (self.home_of(seat), deadline.if_wanted.is_some());
             let is_wanted = is_wanted || self.alarm.parking.has_parked();
             if is_wanted && self.has_work(part, Work::Any, true) {
@@ -482,9 +491,20 @@ impl<Tr: Transport> Loops<Tr> {
             } else if is_wanted && part != home && self.has_work(home, Work::Any, false) {
                 self.alarm.wake(home);
             }
-            if has_refilled {
-                self.wake_the_starved();
-            }
+        }
+    }
+
+    /// The loop of this seat has searched until now, and will not for long. Who brought work
+    /// meanwhile counted on it, so it wakes another loop if there is any left, or hurries those at
+    /// home there.
+    fn pass_the_search_on(&self, seat: usize) {
+        fence(Ordering::SeqCst);
+        let is_left = |&part: &usize| self.has_work_for(seat, part, Work::Any, false);
+        let mut left = (0..self.parts()).filter(is_left);
+        if !self.alarm.parking.has_parked() {
+            left.for_each(|part| self.alarm.hurry(part));
+        } else if let Some(part) = left.next() {
+            self.alarm.wake(part);
         }
     }
 
@@ -834,12 +854,15 @@ impl<Tr: Transport> LoopThread<Tr> {
         loop {
             match dispatcher.inline_turn(self.timer.as_mut()) {
                 Turn::Run(deadline) => {
-                    self.stop_idling(seat);
+                    let has_searched = self.stop_idling(seat);
                     has_worked = true;
                     if part != self.loops.home_of(seat) {
                         self.statistics.record_help();
                     }
                     self.loops.lend(seat, part, dispatcher, deadline);
+                    if has_searched {
+                        self.loops.pass_the_search_on(seat);
+                    }
                     match self.run_requests(seat, part, deadline.start) {
                         Some(back) => dispatcher = back,
                         None => return true,
@@ -847,19 +870,15 @@ impl<Tr: Transport> LoopThread<Tr> {
                     if self.is_wanted_elsewhere(seat, part)
                         || self.sees_urgent_work(seat, part, &mut dispatcher)
                     {
-                        dispatcher.inline_answers();
-                        self.loops.parts[part].leave(dispatcher);
+                        dispatcher.inline_pause();
+                        self.loops.leave(part, dispatcher);
                         self.loops.alarm.wake(part);
                         return true;
                     }
                 }
                 Turn::Again => {}
                 Turn::Idle => {
-                    let has_refilled = dispatcher.takes_note_of_refill();
-                    self.loops.parts[part].leave(dispatcher);
-                    if has_refilled {
-                        self.loops.wake_the_starved();
-                    }
+                    self.loops.leave(part, dispatcher);
                     return has_worked;
                 }
                 Turn::Over => {
@@ -1001,15 +1020,18 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    fn stop_idling(&mut self, seat: usize) {
-        if let Some(since) = self.idle_since.take() {
-            let now = Cycles::now();
-            self.loops.alarm.parking.found();
-            self.loops.idle_time.end(seat, now);
-            if let Some(spin) = &mut self.spin {
-                spin.learn(now.since(since));
-            }
+    /// Returns whether the loop was idle, and so has searched.
+    fn stop_idling(&mut self, seat: usize) -> bool {
+        let Some(since) = self.idle_since.take() else {
+            return false;
+        };
+        let now = Cycles::now();
+        self.loops.alarm.parking.found();
+        self.loops.idle_time.end(seat, now);
+        if let Some(spin) = &mut self.spin {
+            spin.learn(now.since(since));
         }
+        true
     }
 
     fn park(&mut self, seat: usize, longest: Duration) {
@@ -1026,8 +1048,8 @@ impl<Tr: Transport> LoopThread<Tr> {
     /// does so.
     fn wait_for_the_network(&mut self, seat: usize) {
         let loops = Arc::clone(&self.loops);
-        let part = &loops.parts[loops.home_of(seat)];
-        let Some(mut dispatcher) = part.take() else {
+        let home = loops.home_of(seat);
+        let Some(mut dispatcher) = loops.parts[home].take() else {
             // Another thread waits there.
             return self.park(seat, LONGEST_SLEEP);
         };
@@ -1035,22 +1057,28 @@ impl<Tr: Transport> LoopThread<Tr> {
         dispatcher.may_poll(true);
         self.next_poll = Cycles(0);
         // An answer that is there would otherwise wait until the network brings something.
-        dispatcher.inline_answers();
+        dispatcher.inline_pause();
         let is_alone = loops.alarm.seats.len() == 1;
         let longest = match (is_alone, dispatcher.is_within_requests()) {
-            _ if dispatcher.can_run() > 0 => return part.leave(dispatcher),
+            _ if dispatcher.can_run() > 0 || dispatcher.has_surplus() => {
+                return loops.leave(home, dispatcher);
+            }
             (true, false) => LONGEST_SLEEP,
             (true, true) => REST_BESIDE_OTHERS,
             (false, false) => LONGEST_WAIT,
             (false, true) => {
-                part.leave(dispatcher);
+                loops.leave(home, dispatcher);
                 return self.park(seat, REST_BESIDE_OTHERS);
             }
         };
         // Meanwhile the thread does not search.
         loops.alarm.parking.found();
+        loops.pass_the_search_on(seat);
+        if dispatcher.takes_note_of_refill() {
+            loops.wake_the_starved();
+        }
         dispatcher.inline_wait(longest);
         loops.alarm.parking.search();
-        part.leave(dispatcher);
+        loops.leave(home, dispatcher);
     }
 }
