@@ -248,6 +248,54 @@ fn the_timer_stops_code_without_probes() {
     }
 }
 
+/// Nobody has set the timer, so the code runs on after its moment until another thread sets it.
+#[test]
+fn a_timer_that_stands_by_is_set_by_who_wants_the_worker() {
+    const UNWANTED: Duration = Duration::from_millis(50);
+    let mut stage = Stage::new();
+    let [runs, over] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (tells, stop) = (Arc::clone(&runs), Arc::clone(&over));
+    let spins = stage.load(move || {
+        tells.store(true, Ordering::Release);
+        while !stop.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        7
+    });
+    let remote = stage.timer.remote();
+    let other = std::thread::spawn(move || {
+        while !runs.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(UNWANTED);
+        remote.set(Cycles(0));
+    });
+    let start = Instant::now();
+    let quantum = stage.clock.to_cycles(SHORT.as_nanos() as u64);
+    let now = stage.timer.stand_by();
+    let dispatched = stage.thread.send(spins);
+    dispatched.request_after(now, quantum, QuantumEnd::Timer);
+    let suspended = stage.thread.step().unwrap_err();
+    stage.timer.disarm();
+    assert!(start.elapsed() >= UNWANTED);
+    other.join().unwrap();
+    over.store(true, Ordering::Release);
+    assert_eq!(stage.run(suspended.into(), LONG, true).unwrap(), 7);
+    assert_eq!(stage.counters().taken(), 1);
+}
+
+#[test]
+fn a_timer_outlives_its_thread_for_those_who_may_set_it() {
+    let remote = std::thread::spawn(|| Stage::new().timer.remote()).join();
+    let remote = remote.unwrap();
+    remote.set(Cycles(0));
+    // Would be the number of a timer that is gone.
+    let mut stage = Stage::new();
+    remote.set(Cycles(0));
+    let short = stage.load(|| 3);
+    assert_eq!(stage.run_short(short).value, 3);
+}
+
 #[test]
 fn a_timer_set_for_an_earlier_request_does_not_stop_the_next_before_its_time() {
     let mut stage = Stage::new();
