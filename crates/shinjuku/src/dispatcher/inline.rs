@@ -562,16 +562,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     /// Whether nobody waits for whom `task`, which runs, would be preempted, and whoever comes can
-    /// tell its loop.
+    /// tell its loop. A suspended request may have a lock that `task` wants.
     fn may_run_on(&self, task: TaskId) -> bool {
         let worker = self.states[self.inline.active].worker;
         self.rules.is_told_of_work
             && self.control.is_serving()
             && self.lock_waiters.is_empty()
-            && self
-                .policy
-                .worth_preempting(worker, self.wanted(), Some(task))
-                == 0
+            && self.policy.waiting_started() == 0
+            && (self.policy).worth_preempting(worker, self.wanted(), Some(task)) == 0
     }
 
     /// The policy's quantum. With best effort, a request without a quantum gets one in the layout

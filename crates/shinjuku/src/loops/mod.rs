@@ -169,8 +169,9 @@ impl Alarm {
             // that is due, and a thread is relieved too soon at worst, which does no harm.
             let timer = self.timers.get(occupant.load(Ordering::Relaxed));
             if let (true, Some(timer)) = (end > 0, timer.and_then(OnceLock::get)) {
-                timer.set(Cycles(end.saturating_sub(Cycles::now().0)));
-                let rescue = end.saturating_add(self.rescue_after.0).min(AT_THE_END);
+                let now = Cycles::now().0;
+                timer.set(Cycles(end.saturating_sub(now)));
+                let rescue = (end.max(now).saturating_add(self.rescue_after.0)).min(AT_THE_END);
                 let (unset, relaxed) = (AT_THE_END, Ordering::Relaxed);
                 let _ = stuck_at.compare_exchange(unset, rescue, relaxed, relaxed);
             }
@@ -410,6 +411,12 @@ impl<Tr: Transport> Loops<Tr> {
         self.has_work(home, Work::Urgent, true) || is_due() && self.has_work(home, Work::Any, false)
     }
 
+    /// Whether something has come for this part since it was left there, as far as that can be
+    /// known.
+    fn has_news_of(&self, part: usize) -> bool {
+        self.parts[part].has_news(|| !self.control.is_serving()) || self.is_starved_in_vain(part)
+    }
+
     /// Wakes a loop for each part whose requests wait for a context, after the reserve was
     /// refilled.
     fn wake_the_starved(&self) {
@@ -484,12 +491,16 @@ impl<Tr: Transport> Loops<Tr> {
             // A request that came too late for this turn may have found neither a parked loop to
             // wake nor a request to interrupt.
             fence(Ordering::SeqCst);
-            let (home, is_wanted) = (self.home_of(seat), deadline.if_wanted.is_some());
-            let is_wanted = is_wanted || self.alarm.parking.has_parked();
-            if is_wanted && self.has_work(part, Work::Any, true) {
+            if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
-            } else if is_wanted && part != home && self.has_work(home, Work::Any, false) {
-                self.alarm.wake(home);
+            } else if deadline.if_wanted.is_some() {
+                // What waits in the dispatcher was no reason for a timer. What has come was not
+                // seen, here or at home.
+                for part in [part, self.home_of(seat)] {
+                    if self.has_news_of(part) {
+                        self.alarm.wake(part);
+                    }
+                }
             }
         }
     }
