@@ -21,8 +21,6 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock::{Clock, Cycles};
 use crate::signal::{SIGNAL, Signal};
@@ -43,7 +41,7 @@ static MARK: u8 = 0;
 /// A timer that preempts the thread it was made on. Stays there.
 #[derive(Debug)]
 pub struct DeadlineTimer {
-    kernels: Arc<KernelTimer>,
+    own: KernelTimer,
     /// When it fires, as far as the thread's own code knows; in the past: it has fired.
     pending: Cycles,
     /// What setting it took last.
@@ -52,18 +50,15 @@ pub struct DeadlineTimer {
     not_send: PhantomData<*mut ()>,
 }
 
-/// Lets other threads set a [`DeadlineTimer`].
-#[derive(Debug, Clone)]
-pub struct RemoteTimer(Arc<KernelTimer>);
-
-/// What the kernel sends signals by. It is deleted with its last owner, so nobody sets another one
-/// that has come to the same number.
+/// A timer of a thread's that other threads set, beside the [`DeadlineTimer`] that the thread sets
+/// itself.
 #[derive(Debug)]
-struct KernelTimer {
-    id: libc::c_int,
-    /// Another thread has set it since its own thread has.
-    is_set_anew: AtomicBool,
-}
+pub struct RemoteTimer(KernelTimer);
+
+/// The kernel's number of a timer that sends the signal to the thread it was made on. It is deleted
+/// with its owner.
+#[derive(Debug)]
+struct KernelTimer(libc::c_int);
 
 /// Why there is no timer.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +81,76 @@ impl DeadlineTimer {
     /// # Errors
     /// [`TimerError`] if the kernel refuses.
     pub fn new(_: Signal) -> Result<Self, TimerError> {
+        Ok(Self {
+            own: KernelTimer::new()?,
+            pending: Cycles(0),
+            setting: Cycles(0),
+            clock: Clock::get(),
+            not_send: PhantomData,
+        })
+    }
+
+    /// Has the thread interrupted `after` so long, or at the moment of whatever is asked of the
+    /// context that runs then, if that is later. A system call only if nothing is pending at that
+    /// moment or before. Tells when the time began: where interrupts are virtual the system call
+    /// takes microseconds, which are not the request's.
+    ///
+    /// To be followed by a run of a context and [`disarm`](Self::disarm): what fires in between
+    /// finds either the context or code that is on its way into it, and then fires again soon.
+    #[inline]
+    pub fn arm(&mut self, after: Cycles) -> Cycles {
+        RELIED_ON.set(true);
+        let now = Cycles::now();
+        let moment = Cycles(now.0.saturating_add(after.0));
+        if self.pending > now && self.pending <= moment {
+            return now;
+        }
+        // The kernel's time begins within the call, and it shall not fire before the request's is
+        // over.
+        let after = Cycles(after.0.saturating_add(self.setting.0));
+        self.pending = Cycles(now.0.saturating_add(after.0));
+        set(self.own.0, self.clock.to_nanos(after));
+        let start = Cycles::now();
+        self.setting = start.since(now);
+        start
+    }
+
+    /// As [`arm`](Self::arm), but leaves it to others to set the timer, once the thread is wanted.
+    #[inline]
+    pub fn stand_by(&mut self) -> Cycles {
+        RELIED_ON.set(true);
+        Cycles::now()
+    }
+
+    /// Another timer of this thread, for others that want it to look at what is asked of its
+    /// context.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn remote(&self) -> Result<RemoteTimer, TimerError> {
+        KernelTimer::new().map(RemoteTimer)
+    }
+
+    /// The context that [`arm`](Self::arm) or [`stand_by`](Self::stand_by) was for has come back.
+    /// What is pending stays so.
+    #[inline]
+    pub fn disarm(&mut self) {
+        RELIED_ON.set(false);
+    }
+}
+
+impl RemoteTimer {
+    /// Has the timer's thread interrupted `after` so long. What the thread runs then is preempted
+    /// if its moment has come, and otherwise once it has. If the thread is gone, nothing happens. A
+    /// system call, which may be made within a context.
+    pub fn set(&self, after: Cycles) {
+        set(self.0.0, Clock::get().to_nanos(after));
+    }
+}
+
+impl KernelTimer {
+    /// A timer for the calling thread.
+    fn new() -> Result<Self, TimerError> {
         // SAFETY: `sigevent` is plain data, and zeroes are a valid one.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_signo = SIGNAL;
@@ -109,83 +174,14 @@ impl DeadlineTimer {
                 cause: std::io::Error::last_os_error(),
             });
         }
-        Ok(Self {
-            kernels: Arc::new(KernelTimer {
-                id,
-                is_set_anew: AtomicBool::new(false),
-            }),
-            pending: Cycles(0),
-            setting: Cycles(0),
-            clock: Clock::get(),
-            not_send: PhantomData,
-        })
-    }
-
-    /// Has the thread interrupted `after` so long, or at the moment of whatever is asked of the
-    /// context that runs then, if that is later. A system call only if nothing is pending at that
-    /// moment or before. Tells when the time began: where interrupts are virtual the system call
-    /// takes microseconds, which are not the request's.
-    ///
-    /// To be followed by a run of a context and [`disarm`](Self::disarm): what fires in between
-    /// finds either the context or code that is on its way into it, and then fires again soon.
-    #[inline]
-    pub fn arm(&mut self, after: Cycles) -> Cycles {
-        RELIED_ON.set(true);
-        let now = Cycles::now();
-        let moment = Cycles(now.0.saturating_add(after.0));
-        let is_set_anew = &self.kernels.is_set_anew;
-        if is_set_anew.load(Ordering::Relaxed) {
-            is_set_anew.store(false, Ordering::Relaxed);
-        } else if self.pending > now && self.pending <= moment {
-            return now;
-        }
-        // The kernel's time begins within the call, and it shall not fire before the request's is
-        // over.
-        let after = Cycles(after.0.saturating_add(self.setting.0));
-        self.pending = Cycles(now.0.saturating_add(after.0));
-        set(self.kernels.id, self.clock.to_nanos(after));
-        let start = Cycles::now();
-        self.setting = start.since(now);
-        start
-    }
-
-    /// As [`arm`](Self::arm), but leaves it to others to set the timer, once the thread is wanted.
-    #[inline]
-    pub fn stand_by(&mut self) -> Cycles {
-        RELIED_ON.set(true);
-        Cycles::now()
-    }
-
-    /// For threads that want this one to look at what is asked of its context.
-    #[must_use]
-    pub fn remote(&self) -> RemoteTimer {
-        RemoteTimer(Arc::clone(&self.kernels))
-    }
-
-    /// The context that [`arm`](Self::arm) or [`stand_by`](Self::stand_by) was for has come back.
-    /// What is pending stays so.
-    #[inline]
-    pub fn disarm(&mut self) {
-        RELIED_ON.set(false);
-    }
-}
-
-impl RemoteTimer {
-    /// Has the timer's thread interrupted `after` so long, and not when it was to be interrupted
-    /// before. What the thread runs then is preempted if its moment has come, and otherwise once it
-    /// has. If the thread is gone, nothing happens. If the thread sets the timer at the same time,
-    /// either may be the last: then it can be late by `after`. A system call, which may be made
-    /// within a context.
-    pub fn set(&self, after: Cycles) {
-        self.0.is_set_anew.store(true, Ordering::Relaxed);
-        set(self.0.id, Clock::get().to_nanos(after));
+        Ok(Self(id))
     }
 }
 
 impl Drop for KernelTimer {
     fn drop(&mut self) {
         // SAFETY: nobody uses the timer any more. A signal under way finds nothing to preempt.
-        unsafe { libc::syscall(libc::SYS_timer_delete, self.id) };
+        unsafe { libc::syscall(libc::SYS_timer_delete, self.0) };
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId, registry};
 use shinjuku_preempt::{
-    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Realtime, Signal, Worker,
-    WorkerLink, mailbox, request_slice,
+    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Realtime, RemoteTimer, Signal,
+    Worker, WorkerLink, mailbox, request_slice,
 };
 
 use crate::builder::{Builder, OwnPolicy, build_policy, learner};
@@ -209,6 +209,7 @@ impl<Tr: Transport> Threads<Tr> {
             relay: works.map(|_| core.relay(&config)),
             ..start
         };
+        let asks_always = layout.inline && !start.is_told_of_work();
         let parts = parts(transports, policies, pool.idle, &preemption);
         if let Err((error, idle)) = core.start_threads(start, parts) {
             if let Some(handles) = core.handles.take() {
@@ -218,7 +219,7 @@ impl<Tr: Transport> Threads<Tr> {
             return Err(error);
         }
         tracing::info!(target: "shinjuku", "{}", core.description);
-        if let Err(error) = core.start_loggers(&config, layout.inline) {
+        if let Err(error) = core.start_loggers(&config, asks_always) {
             let _ = core.shutdown(Duration::ZERO);
             return Err(error);
         }
@@ -226,14 +227,14 @@ impl<Tr: Transport> Threads<Tr> {
     }
 
     /// Starts the threads that log: what `auto` changes, and requests that stall their worker.
-    fn start_loggers(&mut self, config: &Config, inline: bool) -> Result<(), StartError> {
+    fn start_loggers(&mut self, config: &Config, asks_always: bool) -> Result<(), StartError> {
         let observer = self.observer();
         let changing: Vec<_> = observer.changing().collect();
         if !changing.is_empty() {
             self.change_log = Some(ChangeLog::start(changing)?);
         }
         if let Some(limit) = config.report_stalls_after() {
-            self.stall_watch = Some(StallWatch::start(observer, limit, inline)?);
+            self.stall_watch = Some(StallWatch::start(observer, limit, asks_always)?);
         }
         Ok(())
     }
@@ -352,11 +353,7 @@ impl<Tr: Transport> Threads<Tr> {
         let (config, layout) = (start.config, start.layout);
         let share = config.share_of(self.shutdown_handoffs.len());
         let desks = states.split_off(start.threads());
-        // Under SCHED_FIFO a thread that is back from the kernel has the core only once the request
-        // gives way.
-        let is_told_of_work = layout.symmetric
-            && config.realtime_priority.is_none()
-            && (0..start.loops.parts()).all(|part| start.loops.tells(part));
+        let is_told_of_work = start.is_told_of_work();
         let spares = match layout.inline {
             true => Vec::new(),
             false => states.split_off(layout.workers.len()),
@@ -378,7 +375,7 @@ impl<Tr: Transport> Threads<Tr> {
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
                 rescue_after: config.rescue_after(),
                 best_effort: config.has_best_effort(),
-                preempted_for: preempted_for(config),
+                preempted_for: PreemptedFor::under(config),
                 is_told_of_work,
                 works: start.works,
                 idle_backoff: config.idle_backoff(),
@@ -711,6 +708,16 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         }
     }
 
+    /// Whether loops run without a timer while nobody waits. Under SCHED_FIFO a thread that is back
+    /// from the kernel has the core only once the request gives way; and best effort gives way to
+    /// what waits elsewhere, too.
+    fn is_told_of_work(&self) -> bool {
+        self.layout.symmetric
+            && self.config.realtime_priority.is_none()
+            && !self.config.has_best_effort()
+            && (0..self.loops.parts()).all(|part| self.loops.tells(part))
+    }
+
     /// A dispatcher's own threads, behind the spares.
     fn desks(&self) -> usize {
         self.relay.as_ref().map_or(0, |_| DESKS)
@@ -829,10 +836,12 @@ impl Place {
                 }
             })?;
         }
+        let timer = self.timer_signal.map(DeadlineTimer::new).transpose()?;
         Ok(Prepared {
             worker,
             _realtime: realtime,
-            timer: self.timer_signal.map(DeadlineTimer::new).transpose()?,
+            remote_timer: timer.as_ref().map(DeadlineTimer::remote).transpose()?,
+            timer,
         })
     }
 
@@ -858,6 +867,7 @@ struct Prepared {
     worker: Worker,
     _realtime: Option<Realtime>,
     timer: Option<DeadlineTimer>,
+    remote_timer: Option<RemoteTimer>,
 }
 
 /// What a worker's thread is started with.
@@ -886,6 +896,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
             mut worker,
             _realtime,
             timer,
+            remote_timer,
         } = match prepared {
             Err(error) => return drop(ready.send(Err(error))),
             Ok(prepared) => prepared,
@@ -922,6 +933,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
                 statistics: self.statistics,
                 lane: self.lane,
                 timer,
+                remote_timer,
                 loops,
                 idling: Idling {
                     backoff: idle_backoff,
@@ -960,20 +972,11 @@ fn verified_policy(
     let learner = learner(share, own, &parameters);
     // Where a request is stopped for more urgent ones alone, they should not wait for longer.
     let stretches =
-        share.preemption.raises_quanta() && preempted_for(share) == PreemptedFor::Anyone;
+        share.preemption.raises_quanta() && PreemptedFor::under(share) == PreemptedFor::Anyone;
     Verified::new(policy, capacity)
         .map(|policy| policy.with_learner(learner).with_longer_quanta(stretches))
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))
         .map_err(ConfigError::from)
-}
-
-/// For whom the configured policy has requests preempted: a policy whose preempted requests have no
-/// other place to go to than the one by their rank has it done for those before them.
-fn preempted_for(config: &Config) -> PreemptedFor {
-    match registry::named(config.policy.kind.as_str()) {
-        Ok(policy) if policy.preempts && !policy.requeues => PreemptedFor::MoreUrgent,
-        _ => PreemptedFor::Anyone,
-    }
 }
 
 /// Each class's quantum; of a policy of the program's own nothing is known.

@@ -262,7 +262,7 @@ fn a_timer_that_stands_by_is_set_by_who_wants_the_worker() {
         }
         7
     });
-    let remote = stage.timer.remote();
+    let remote = stage.timer.remote().unwrap();
     let other = std::thread::spawn(move || {
         while !runs.load(Ordering::Acquire) {
             std::thread::yield_now();
@@ -286,7 +286,7 @@ fn a_timer_that_stands_by_is_set_by_who_wants_the_worker() {
 
 #[test]
 fn a_timer_outlives_its_thread_for_those_who_may_set_it() {
-    let remote = std::thread::spawn(|| Stage::new().timer.remote()).join();
+    let remote = std::thread::spawn(|| Stage::new().timer.remote().unwrap()).join();
     let remote = remote.unwrap();
     remote.set(Cycles(0));
     // Would be the number of a timer that is gone.

@@ -9,7 +9,8 @@
 //!
 //! While a request runs, its thread does not look at the network. So every request gets its
 //! deadline before it starts. A request that reaches its deadline is preempted whether others wait
-//! or not; if none wait, it resumes at once. A best-effort request has a deadline of
+//! or not; if none wait, it resumes at once. Where whoever brings work tells the loops of it, the
+//! timer is left to them (`loops/`), and only probes stop a request for nobody. A best-effort request has a deadline of
 //! [`POLL_EVERY`], whatever the floors say, since it is to give way at once.
 //!
 //! The timer that stops code without probes, or raises the gate of compiled ones, costs
@@ -506,14 +507,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let graced = Nanos(quantum.0.saturating_add(self.preemption.grace.0));
         let (mut soft, mut hard) = self.in_force(running.task, quantum);
         if gives_way {
-            // Where signals come only once another request waits, each is worth its cost.
-            (soft, hard) = match self.rules.is_told_of_work {
-                true => (
-                    self.preemption.probe_floor.least(quantum),
-                    self.preemption.hard_floor.least(graced),
-                ),
-                false => (quantum, self.preemption.hard_floor.raise(graced)),
-            };
+            soft = quantum;
+            hard = self.preemption.hard_floor.raise(graced);
         }
         if self.policy.waiting_started() > 0 {
             // Progress goes before the floors: the request that runs may want a lock that a

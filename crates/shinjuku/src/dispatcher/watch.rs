@@ -130,11 +130,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         } else {
             self.in_force(running.task, quantum)
         };
+        // A suspended request that goes after this one may have a lock that this one wants.
+        let beside = (self.policy.waiting_started() == 0).then_some(task);
         let is_worth_it = || {
             self.states[at].staged() > 0
-                || self
-                    .policy
-                    .worth_preempting(worker, self.wanted(), Some(task))
+                || self.policy.worth_preempting(worker, self.wanted(), beside)
                     > self.with_best_effort(now)
                 || self.may_hold_up_others(ran)
         };

@@ -90,10 +90,27 @@ pub(crate) struct Alarm {
     help: Help,
     threads: OnceLock<Vec<Thread>>,
     seats: Box<[CachePadded<Seat>]>,
-    /// Of each thread that has one.
-    timers: Box<[OnceLock<RemoteTimer>]>,
+    /// For each thread.
+    standing_by: Box<[CachePadded<StandingBy>]>,
+    /// How many of them are away from home.
+    away: AtomicUsize,
     /// How long a request may leave its deadline unanswered.
     rescue_after: Cycles,
+}
+
+/// The thread's home is not where its request is from.
+const AWAY: u64 = 1;
+
+/// A thread within a request that no timer stops.
+#[derive(Default)]
+struct StandingBy {
+    /// When the request's quantum is over (TSC), but for [`AWAY`]. 0: its own timer sees to that, or
+    /// there is nothing to interrupt.
+    quantum_end: AtomicU64,
+    /// Where the request is from.
+    part: AtomicUsize,
+    /// By which others have the thread interrupted.
+    timer: OnceLock<RemoteTimer>,
 }
 
 impl Alarm {
@@ -107,9 +124,10 @@ impl Alarm {
             seats: (0..loops)
                 .map(|thread| CachePadded::new(Seat::new(thread)))
                 .collect(),
-            timers: (0..loops + config.spares())
-                .map(|_| OnceLock::new())
+            standing_by: (0..loops + config.spares())
+                .map(|_| CachePadded::default())
                 .collect(),
+            away: AtomicUsize::new(0),
             rescue_after: Clock::get().to_cycles(config.rescue_after().0),
         })
     }
@@ -150,31 +168,67 @@ impl Alarm {
         (part..self.seats.len()).step_by(self.parts)
     }
 
-    /// Work was published before for the loops that are at home in this part, and a fence was
-    /// passed. Those that run a request without a timer have it interrupted when its quantum is
-    /// over.
+    /// The thread in this seat is about to run a request of `part` whose quantum is over at `end`,
+    /// and which no timer stops.
+    fn stand_by(&self, (seat, thread): (usize, usize), part: usize, end: Cycles) {
+        let one = &self.standing_by[thread];
+        let away = if part == seat % self.parts { 0 } else { AWAY };
+        one.part.store(part, Ordering::Relaxed);
+        self.away.fetch_add(away as usize, Ordering::Relaxed);
+        one.quantum_end
+            .store(end.0.max(2) & !AWAY | away, Ordering::Release);
+    }
+
+    /// The end of the quantum of this thread's request, if the thread stands by. Then it no longer
+    /// does.
+    fn end_standing_by(&self, thread: usize) -> Option<u64> {
+        let quantum_end = &self.standing_by[thread].quantum_end;
+        if quantum_end.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let end = quantum_end.swap(0, Ordering::AcqRel);
+        if end & AWAY > 0 {
+            self.away.fetch_sub(1, Ordering::Relaxed);
+        }
+        (end > 0).then_some(end)
+    }
+
+    /// Has the thread's request interrupted when its quantum is over, or at once, if the thread
+    /// stands by. Returns when that is. The thread may run another request by then, which is not
+    /// due.
+    fn hurry_thread(&self, thread: usize) -> Option<u64> {
+        let end = self.end_standing_by(thread)?;
+        let (now, timer) = (Cycles::now().0, self.standing_by[thread].timer.get()?);
+        timer.set(Cycles(end.saturating_sub(now)));
+        Some(end.max(now))
+    }
+
+    /// Work was published before in this part, and a fence was passed. Loops that are at home
+    /// there, or run a request of the part, and stand by, have the request interrupted when its
+    /// quantum is over.
     fn hurry(&self, part: usize) {
-        for seat in self.at_home(part) {
-            let Seat {
-                occupant,
-                quantum_end,
-                stuck_at,
-                ..
-            } = &*self.seats[seat];
-            if quantum_end.load(Ordering::Relaxed) == 0 {
-                continue;
+        self.at_home(part).for_each(|seat| self.hurry_seat(seat));
+        if self.away.load(Ordering::Relaxed) > 0 {
+            for (at, seat) in self.seats.iter().enumerate() {
+                let thread = seat.occupant.load(Ordering::Relaxed);
+                let standing_by = self.standing_by.get(thread);
+                if standing_by.is_some_and(|one| one.part.load(Ordering::Relaxed) == part) {
+                    self.hurry_seat(at);
+                }
             }
-            let end = quantum_end.swap(0, Ordering::AcqRel);
-            // The seat may have another occupant or request by now. Then an interrupt finds nothing
-            // that is due, and a thread is relieved too soon at worst, which does no harm.
-            let timer = self.timers.get(occupant.load(Ordering::Relaxed));
-            if let (true, Some(timer)) = (end > 0, timer.and_then(OnceLock::get)) {
-                let now = Cycles::now().0;
-                timer.set(Cycles(end.saturating_sub(now)));
-                let rescue = (end.max(now).saturating_add(self.rescue_after.0)).min(AT_THE_END);
-                let (unset, relaxed) = (AT_THE_END, Ordering::Relaxed);
-                let _ = stuck_at.compare_exchange(unset, rescue, relaxed, relaxed);
-            }
+        }
+    }
+
+    fn hurry_seat(&self, seat: usize) {
+        let Seat {
+            occupant, stuck_at, ..
+        } = &*self.seats[seat];
+        if let Some(end) = self.hurry_thread(occupant.load(Ordering::Relaxed)) {
+            // The seat may have another occupant or request by now. Then a thread is relieved too
+            // soon at worst, which does no harm.
+            let rescue = end.saturating_add(self.rescue_after.0).min(AT_THE_END);
+            let (unset, relaxed) = (AT_THE_END, Ordering::Relaxed);
+            let _ = stuck_at.compare_exchange(unset, rescue, relaxed, relaxed);
         }
     }
 
@@ -257,9 +311,6 @@ struct Seat {
     /// From when on its request counts as stuck whatever the thread does (TSC); [`NEVER`] while it
     /// runs none.
     stuck_at: AtomicU64,
-    /// When its request is to be interrupted if the loop is wanted (TSC). 0: a timer sees to that,
-    /// or there is nothing to interrupt.
-    quantum_end: AtomicU64,
 }
 
 impl Seat {
@@ -268,7 +319,6 @@ impl Seat {
             occupant: AtomicUsize::new(thread),
             stuck_if_blocked_at: AtomicU64::new(NEVER),
             stuck_at: AtomicU64::new(NEVER),
-            quantum_end: AtomicU64::new(0),
         }
     }
 
@@ -279,7 +329,6 @@ impl Seat {
 
     /// Notes that no request runs there.
     fn clear(&self) {
-        self.quantum_end.store(0, Ordering::Relaxed);
         self.stuck_if_blocked_at.store(NEVER, Ordering::Relaxed);
         self.stuck_at.store(NEVER, Ordering::Relaxed);
     }
@@ -465,7 +514,13 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// The thread in this seat is about to run a request of `part`. Leaves the dispatcher for other
     /// threads to take meanwhile.
-    fn lend(&self, seat: usize, part: usize, dispatcher: Box<Dispatcher<Tr>>, deadline: Deadline) {
+    fn lend(
+        &self,
+        (seat, me): (usize, usize),
+        part: usize,
+        dispatcher: Box<Dispatcher<Tr>>,
+        deadline: Deadline,
+    ) {
         let rescue_after = |moment: Option<Cycles>| {
             moment.map_or(AT_THE_END, |moment| {
                 moment
@@ -477,14 +532,13 @@ impl<Tr: Transport> Loops<Tr> {
         let Seat {
             stuck_if_blocked_at,
             stuck_at,
-            quantum_end,
             ..
         } = &*self.alarm.seats[seat];
         stuck_if_blocked_at.store(rescue_after(deadline.expected), Ordering::Relaxed);
         stuck_at.store(rescue_after(deadline.soft), Ordering::Relaxed);
         if let Some(end) = deadline.if_wanted {
             // After `stuck_at`, which the thread that takes this away sets anew.
-            quantum_end.store(end.0.max(1), Ordering::Release);
+            self.alarm.stand_by((seat, me), part, end);
         }
         self.leave(part, dispatcher);
         if self.alarm.seats.len() > 1 || deadline.if_wanted.is_some() {
@@ -494,12 +548,14 @@ impl<Tr: Transport> Loops<Tr> {
             if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
             } else if deadline.if_wanted.is_some() {
-                // What waits in the dispatcher was no reason for a timer. What has come was not
-                // seen, here or at home.
-                for part in [part, self.home_of(seat)] {
-                    if self.has_news_of(part) {
-                        self.alarm.wake(part);
-                    }
+                // What waits in the dispatcher was no reason for a timer. What has come since was
+                // not seen, nor was what another thread has left at home.
+                let home = self.home_of(seat);
+                if self.has_news_of(part) {
+                    self.alarm.wake_at_home(part);
+                }
+                if home != part && self.has_work(home, Work::Any, false) {
+                    self.alarm.wake_at_home(home);
                 }
             }
         }
@@ -521,6 +577,7 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// Thread `me` in this seat is back from its request.
     fn returned(&self, seat: usize, me: usize) {
+        let _ = self.alarm.end_standing_by(me);
         if !self.is_relieved(seat, me) {
             self.alarm.seats[seat].clear();
         }
@@ -579,6 +636,8 @@ impl<Tr: Transport> Loops<Tr> {
         let taken = occupant.compare_exchange(before, me, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             self.alarm.seats[seat].clear();
+            // From now on its request is one too many for the cores.
+            let _ = self.alarm.hurry_thread(before);
         }
         taken.is_ok()
     }
@@ -701,6 +760,7 @@ pub(crate) struct LoopThreadParts<Tr: Transport> {
     pub(crate) statistics: Arc<WorkerStatistics>,
     pub(crate) lane: Lane,
     pub(crate) timer: Option<DeadlineTimer>,
+    pub(crate) remote_timer: Option<RemoteTimer>,
     pub(crate) loops: Arc<Loops<Tr>>,
     pub(crate) idling: Idling,
 }
@@ -714,12 +774,13 @@ impl<Tr: Transport> LoopThread<Tr> {
             statistics,
             lane,
             timer,
+            remote_timer,
             loops,
             idling,
         } = parts;
-        if let Some(timer) = &timer {
+        if let Some(timer) = remote_timer {
             // Each thread sets its own, once.
-            let _ = loops.alarm.timers[me].set(timer.remote());
+            let _ = loops.alarm.standing_by[me].timer.set(timer);
         }
         Self {
             me,
@@ -870,7 +931,7 @@ impl<Tr: Transport> LoopThread<Tr> {
                     if part != self.loops.home_of(seat) {
                         self.statistics.record_help();
                     }
-                    self.loops.lend(seat, part, dispatcher, deadline);
+                    self.loops.lend((seat, self.me), part, dispatcher, deadline);
                     if has_searched {
                         self.loops.pass_the_search_on(seat);
                     }
@@ -978,7 +1039,7 @@ impl<Tr: Transport> LoopThread<Tr> {
                     if part != home {
                         statistics.record_help();
                     }
-                    loops.lend(seat, part, dispatcher, deadline);
+                    loops.lend((seat, *me), part, dispatcher, deadline);
                     Some((job, generation, deadline.start))
                 }
                 None => {

@@ -141,6 +141,7 @@ impl Stage {
             statistics: Arc::new(WorkerStatistics::new(1)),
             lane: Recorder::new(1, [String::new()]).lane(0),
             timer: None,
+            remote_timer: None,
             loops: Arc::clone(&loops),
             idling: Idling {
                 backoff: None,

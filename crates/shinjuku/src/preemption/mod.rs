@@ -125,12 +125,17 @@ impl Preemption {
         let (priority, kind) = (config.realtime_priority, config.context_kind);
         let costs = calibrate::measure(layout, priority, kind, self.signal, None);
         let by_signal = self.signal.map(|_| ("signal", costs.signal));
-        self.raising_quanta(costs.probe, by_signal)
+        self.raising_quanta(config, costs.probe, by_signal)
     }
 
     /// Keeps quanta above floors, which follow from the load, the cost of a preemption by probe,
     /// and that of one by the hard mechanism, which has a name here.
-    fn raising_quanta(mut self, by_probe: Nanos, hard: Option<(&str, Nanos)>) -> Self {
+    fn raising_quanta(
+        mut self,
+        config: &Config,
+        by_probe: Nanos,
+        hard: Option<(&str, Nanos)>,
+    ) -> Self {
         self.probe_floor = QuantumFloor::at_cost(by_probe);
         let mut floors = vec![("probe", &self.probe_floor)];
         if let Some((name, cost)) = hard {
@@ -143,8 +148,11 @@ impl Preemption {
             let micros = floor.raise(Nanos(0)).as_micros_f64();
             self.why += &format!("{and} {micros:.1} us by {name}");
         }
-        self.why += ", at first; requests preempted often have up to ";
-        self.why += &format!("{LONGEST_STRETCH} times their quantum");
+        self.why += ", at first";
+        if PreemptedFor::under(config) == PreemptedFor::Anyone {
+            self.why += "; requests preempted often have up to ";
+            self.why += &format!("{LONGEST_STRETCH} times their quantum");
+        }
         self.in_force = Some(Arc::new(InForce::new(floors)));
         self
     }

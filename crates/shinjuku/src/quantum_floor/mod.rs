@@ -33,8 +33,9 @@
 //! The profile knows finished requests only. A request that runs for twice as long as the longest
 //! of these is preempted, whatever the estimate says.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, registry};
 
+use crate::config::Config;
 use crate::load_profile::LoadProfile;
 
 /// How often the floor is estimated.
@@ -79,6 +80,17 @@ pub(crate) enum PreemptedFor {
     MoreUrgent,
 }
 
+impl PreemptedFor {
+    /// By the configured policy. Where a preempted request can only go back to the place that its
+    /// rank gives it, it is preempted for those before it.
+    pub(crate) fn under(config: &Config) -> Self {
+        match registry::named(config.policy.kind.as_str()) {
+            Ok(policy) if policy.preempts && !policy.requeues => Self::MoreUrgent,
+            _ => Self::Anyone,
+        }
+    }
+}
+
 /// The floor for one mechanism.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuantumFloor {
@@ -114,12 +126,6 @@ impl QuantumFloor {
     /// The quantum in force where the policy says `quantum`.
     pub(crate) fn raise(&self, quantum: Nanos) -> Nanos {
         Nanos(quantum.0.max(self.current))
-    }
-
-    /// `quantum`, or the least floor for the sake of more urgent requests if that is longer, whatever
-    /// the load.
-    pub(crate) fn least(&self, quantum: Nanos) -> Nanos {
-        Nanos(quantum.0.max(self.for_urgent() as u64))
     }
 
     fn for_urgent(&self) -> f64 {
