@@ -10,8 +10,9 @@
 //! While a request runs, its thread does not look at the network. So every request gets its
 //! deadline before it starts. A request that reaches its deadline is preempted whether others wait
 //! or not; if none wait, it resumes at once. Where whoever brings work tells the loops of it, the
-//! timer is left to them (`loops/`), and only probes stop a request for nobody. A best-effort request has a deadline of
-//! [`POLL_EVERY`], whatever the floors say, since it is to give way at once.
+//! timer is left to them (`loops/`), and only probes stop a request for nobody. A best-effort
+//! request has a deadline of [`POLL_EVERY`], whatever the floors say, since it is to give way at
+//! once.
 //!
 //! The timer that stops code without probes, or raises the gate of compiled ones, costs
 //! microseconds whenever it fires, and among short requests it would fire once a quantum for

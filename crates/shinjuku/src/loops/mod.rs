@@ -31,11 +31,11 @@
 //! kernel says that its thread is blocked. Or it has run for `rescue_after` beyond its deadline,
 //! which floors put off; then it does not matter what the thread does.
 //!
-//! A signal costs more than most requests, so a request beside which nobody waits is not interrupted.
-//! Its loop leaves the end of its quantum in the [`Alarm`] and sets no timer; a thread that brings
-//! work while all loops are busy sets the timer for it. That takes transports that tell of requests
-//! without being polled. Under SCHED_FIFO the timer is always set: a thread that is back from the
-//! kernel with an answer has the core only once the request has given way.
+//! A signal costs more than most requests, so a request beside which nobody waits is not
+//! interrupted. Its loop leaves the end of its quantum in the [`Alarm`] and sets no timer; a thread
+//! that brings work while all loops are busy sets the timer for it. That takes transports that tell
+//! of requests without being polled. Under SCHED_FIFO the timer is always set: a thread that is
+//! back from the kernel with an answer has the core only once the request has given way.
 //!
 //! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
 //! never within a request. Nothing here allocates, frees or drops a user's value before the end.
@@ -104,8 +104,8 @@ const AWAY: u64 = 1;
 /// A thread within a request that no timer stops.
 #[derive(Default)]
 struct StandingBy {
-    /// When the request's quantum is over (TSC), but for [`AWAY`]. 0: its own timer sees to that, or
-    /// there is nothing to interrupt.
+    /// When the request's quantum is over (TSC), but for [`AWAY`]. 0: its own timer sees to that,
+    /// or there is nothing to interrupt.
     quantum_end: AtomicU64,
     /// Where the request is from.
     part: AtomicUsize,
@@ -114,7 +114,8 @@ struct StandingBy {
 }
 
 impl Alarm {
-    /// Makes the alarm of so many loops over so many parts; `config` has what else there is to know.
+    /// Makes the alarm of so many loops over so many parts; `config` has what else there is to
+    /// know.
     pub(crate) fn new(loops: usize, parts: usize, config: &Config) -> Arc<Self> {
         Arc::new(Self {
             parking: Parking::new(loops),
