@@ -269,6 +269,8 @@ fn a_timer_that_stands_by_is_set_by_who_wants_the_worker() {
         }
         std::thread::sleep(UNWANTED);
         remote.set(Cycles(0));
+        // Dropped, it would take back the signal that is under way.
+        remote
     });
     let start = Instant::now();
     let quantum = stage.clock.to_cycles(SHORT.as_nanos() as u64);
@@ -278,7 +280,7 @@ fn a_timer_that_stands_by_is_set_by_who_wants_the_worker() {
     let suspended = stage.thread.step().unwrap_err();
     stage.timer.disarm();
     assert!(start.elapsed() >= UNWANTED);
-    other.join().unwrap();
+    drop(other.join().unwrap());
     over.store(true, Ordering::Release);
     assert_eq!(stage.run(suspended.into(), LONG, true).unwrap(), 7);
     assert_eq!(stage.counters().taken(), 1);
