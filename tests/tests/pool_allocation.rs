@@ -35,9 +35,9 @@ fn a_closure_takes_one_allocation() {
         let mut config = Config::default().layout(layout).contexts(4);
         config.cores.share = true;
         let pool = Pool::builder(["batch"]).config(config).start().unwrap();
-        // The first closures allocate thread-locals, and grow lists to their size.
-        allocations(&pool);
-        let counted = allocations(&pool);
+        // The first closures allocate thread-locals, those of each context, and grow lists to their
+        // size.
+        let counted = (0..5).map(|_| allocations(&pool)).min().unwrap();
         assert_eq!(counted, 2 * CLOSURES, "{layout:?}");
         assert!(pool.shutdown(Duration::from_secs(30)).is_clean());
     }

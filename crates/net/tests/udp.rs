@@ -586,16 +586,22 @@ fn each_port_is_a_class_and_replies_come_from_the_port_that_was_asked() {
 #[test]
 fn a_port_that_always_has_something_does_not_keep_the_others_from_theirs() {
     const REQUESTS: usize = 6;
-    let mut server = Server::classified(on_two_ports().batch(2).buffers(100), ByPort);
-    for &address in server.udp.local_addrs() {
-        let client = client_of(address);
-        (0..REQUESTS).for_each(|_| assert_eq!(client.send(&[0]).unwrap(), 1));
+    let start = Instant::now();
+    loop {
+        let mut server = Server::classified(on_two_ports().batch(2).buffers(100), ByPort);
+        for &address in server.udp.local_addrs() {
+            let client = client_of(address);
+            (0..REQUESTS).for_each(|_| assert_eq!(client.send(&[0]).unwrap(), 1));
+        }
+        let polls: Vec<Vec<u16>> = (0..REQUESTS)
+            .map(|_| server.poll().iter().map(|arrival| arrival.class).collect())
+            .collect();
+        // Over loopback, what has been sent is there, unless the kernel is behind.
+        if polls == [[0, 0], [1, 1]].repeat(REQUESTS / 2) {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{polls:?}");
     }
-    // Over loopback, what has been sent is there.
-    let polls: Vec<Vec<u16>> = (0..REQUESTS)
-        .map(|_| server.poll().iter().map(|arrival| arrival.class).collect())
-        .collect();
-    assert_eq!(polls, [[0, 0], [1, 1]].repeat(REQUESTS / 2));
 }
 
 #[test]

@@ -191,8 +191,9 @@ impl Policy for BestEffort {
         self.inner.waiting(worker, want) + self.queue.total(self.allowed(want))
     }
 
-    fn worth_preempting(&self, worker: WorkerId, want: Want) -> usize {
-        self.inner.worth_preempting(worker, want)
+    fn worth_preempting(&self, worker: WorkerId, want: Want, running: Option<&Task>) -> usize {
+        let running = running.filter(|running| !self.is_best_effort(running.class));
+        self.inner.worth_preempting(worker, want, running)
     }
 
     fn len(&self) -> usize {

@@ -233,9 +233,11 @@ pub trait Policy: Send {
     /// earlier request of their flow.
     fn waiting(&self, worker: WorkerId, want: Want) -> usize;
 
-    /// For how many of the [`waiting`](Self::waiting) requests `worker` is preempted: all of them,
-    /// unless some run only in what others leave idle.
-    fn worth_preempting(&self, worker: WorkerId, want: Want) -> usize {
+    /// For how many of the [`waiting`](Self::waiting) requests `worker` is preempted while it runs
+    /// `running`, or whatever it runs: all of them, unless some run only in what others leave idle,
+    /// or after `running` in any case. 0 is exact, other counts may be too high.
+    fn worth_preempting(&self, worker: WorkerId, want: Want, running: Option<&Task>) -> usize {
+        let _ = running;
         self.waiting(worker, want)
     }
 

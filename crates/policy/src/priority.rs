@@ -1,9 +1,9 @@
 //! Strict priority by class, first come, first served within a priority.
 //!
 //! - A class has a priority; the lower number goes first. The default is the class's number.
-//! - A request runs for its class's quantum. If others wait then, it is preempted and goes back to
-//!   its place by priority and arrival. So a request waits at most one quantum for a lower
-//!   priority.
+//! - A request runs for its class's quantum. If one that goes before it waits then, it is preempted
+//!   and goes back to its place by priority and arrival. So a request waits at most one quantum for
+//!   a lower priority.
 //! - Low priorities can wait forever: that is the policy.
 //!
 //! The file is short because the queue is that of `ranked.rs`, which EDF uses as well.

@@ -1,7 +1,8 @@
 //! What EDF and strict priority share: one queue in the order of a rank that is fixed at arrival.
 //!
-//! A request runs for its class's quantum; if others wait then, it is preempted and goes back to
-//! its place in the order. With [`Want::StartedOnly`], the first of those that have run already is
+//! A request runs for its class's quantum; if another that goes before it waits then, it is
+//! preempted and goes back to its place in the order. Requests of the same rank run in order of
+//! arrival. With [`Want::StartedOnly`], the first of those that have run already is
 //! next. A class number beyond the last class counts as the last class.
 //!
 //! Two binary heaps over one array with a slot per [`TaskId`]: one of the fresh requests, one of
@@ -112,6 +113,17 @@ impl Ranked {
         }
     }
 
+    /// The request that goes first.
+    fn first(&self, want: Want) -> Option<&Slot> {
+        let root = |heap: &Heap| (heap.len > 0).then(|| &self.slots[heap.slots[0] as usize]);
+        let [fresh, started] = [FRESH, STARTED].map(|heap| root(&self.heaps[heap]));
+        let fresh = fresh.filter(|_| want == Want::Any);
+        [fresh, started]
+            .into_iter()
+            .flatten()
+            .min_by_key(|slot| slot.key)
+    }
+
     fn rule(&self, task: &Task) -> Rule {
         self.classes[usize::from(task.class.0).min(self.classes.len() - 1)]
     }
@@ -196,14 +208,8 @@ impl Policy for Ranked {
     }
 
     fn next(&mut self, worker: WorkerId, _now: Nanos, want: Want) -> Option<Task> {
-        let root = |heap: &Heap| (heap.len > 0).then(|| self.slots[heap.slots[0] as usize]);
-        let started = root(&self.heaps[STARTED]);
-        let first = match (want, root(&self.heaps[FRESH]), started) {
-            (Want::StartedOnly, _, started) | (Want::Any, None, started) => started?,
-            (Want::Any, Some(fresh), Some(started)) if started.key < fresh.key => started,
-            (Want::Any, Some(fresh), _) => fresh,
-        };
-        self.remove(first.task.id, worker)
+        let first = self.first(want)?.task.id;
+        self.remove(first, worker)
     }
 
     fn remove(&mut self, id: TaskId, _worker: WorkerId) -> Option<Task> {
@@ -238,6 +244,15 @@ impl Policy for Ranked {
         match want {
             Want::Any => self.heaps[FRESH].len + self.heaps[STARTED].len,
             Want::StartedOnly => self.heaps[STARTED].len,
+        }
+    }
+
+    fn worth_preempting(&self, worker: WorkerId, want: Want, running: Option<&Task>) -> usize {
+        let running = running.and_then(|running| self.slots.get(running.id.0 as usize));
+        let goes_first = |first: &Slot| running.is_none_or(|running| first.key < running.key);
+        match self.first(want).is_some_and(goes_first) {
+            true => self.waiting(worker, want),
+            false => 0,
         }
     }
 

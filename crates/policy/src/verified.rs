@@ -447,13 +447,14 @@ impl Verified {
         }
     }
 
-    /// For how many of the [`waiting`](Self::waiting) requests `worker` is preempted. See
-    /// [`Policy::worth_preempting`].
+    /// For how many of the [`waiting`](Self::waiting) requests `worker` is preempted while it runs
+    /// the request of slot `running`, or whatever it runs. See [`Policy::worth_preempting`].
     #[must_use]
-    pub fn worth_preempting(&self, worker: WorkerId, want: Want) -> usize {
+    pub fn worth_preempting(&self, worker: WorkerId, want: Want, running: Option<TaskId>) -> usize {
+        let running = || running.map(|id| self.waiting.task(id));
         match (self.waiting.total(want), self.error) {
             (0, _) => 0,
-            (waiting, None) => self.policy.worth_preempting(worker, want).min(waiting),
+            (waiting, None) => (self.policy.worth_preempting(worker, want, running())).min(waiting),
             (waiting, Some(_)) => waiting,
         }
     }

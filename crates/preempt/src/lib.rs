@@ -146,7 +146,7 @@ pub use scheduling::{SchedulingClass, request_slice};
 pub use service::{Service, Step};
 pub use signal::{Signal, SignalError};
 pub use stack_snapshot::{StackSnapshot, StackSnapshots};
-pub use timer::{DeadlineTimer, TimerError};
+pub use timer::{DeadlineTimer, RemoteTimer, TimerError};
 pub use token::HardPreemption;
 pub use worker::{Ended, Listener, Successor, Worker};
 

@@ -13,7 +13,8 @@
 //! sees the work, or the claim finds the loop parked or another one searching. A loop that searches
 //! finds the work before it parks, by the same argument. So at most one wake-up is on its way for
 //! work that comes while a loop searches (the rule of Go's and tokio's schedulers), and none is
-//! lost.
+//! lost. A loop that has found something to do searches no more, and others may have counted on it:
+//! it looks for further work and claims a parked loop for that.
 //!
 //! Nothing here allocates or locks.
 
@@ -67,7 +68,8 @@ impl Parking {
         self.searching.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The calling loop has found something to do.
+    /// The calling loop has found something to do. Work that came while it searched has woken
+    /// nobody: it [claims](Self::claim) a loop for what it leaves.
     #[inline]
     pub fn found(&self) {
         self.searching.0.fetch_sub(1, Ordering::SeqCst);

@@ -14,8 +14,10 @@
 //!      └────────────────────────────────────────────────────┘ no request runs
 //! ```
 //!
-//! So under short requests it costs a signal a quantum, whatever their number. Arming neither
-//! allocates nor locks.
+//! So under short requests it costs a signal a quantum, whatever their number. Where nobody waits,
+//! the worker [stands by](DeadlineTimer::stand_by) instead: then no signal comes until another
+//! thread, which has something for the worker to do, sets the timer by its [`RemoteTimer`]. Neither
+//! arming nor standing by allocates or locks.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -39,7 +41,7 @@ static MARK: u8 = 0;
 /// A timer that preempts the thread it was made on. Stays there.
 #[derive(Debug)]
 pub struct DeadlineTimer {
-    id: libc::c_int,
+    own: KernelTimer,
     /// When it fires, as far as the thread's own code knows; in the past: it has fired.
     pending: Cycles,
     /// What setting it took last.
@@ -47,6 +49,16 @@ pub struct DeadlineTimer {
     clock: Clock,
     not_send: PhantomData<*mut ()>,
 }
+
+/// A timer of a thread's that other threads set, beside the [`DeadlineTimer`] that the thread sets
+/// itself.
+#[derive(Debug)]
+pub struct RemoteTimer(KernelTimer);
+
+/// The kernel's number of a timer that sends the signal to the thread it was made on. It is deleted
+/// with its owner.
+#[derive(Debug)]
+struct KernelTimer(libc::c_int);
 
 /// Why there is no timer.
 #[derive(Debug, thiserror::Error)]
@@ -69,31 +81,8 @@ impl DeadlineTimer {
     /// # Errors
     /// [`TimerError`] if the kernel refuses.
     pub fn new(_: Signal) -> Result<Self, TimerError> {
-        // SAFETY: `sigevent` is plain data, and zeroes are a valid one.
-        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
-        event.sigev_signo = SIGNAL;
-        event.sigev_notify = libc::SIGEV_THREAD_ID;
-        // SAFETY: only returns a number.
-        event.sigev_notify_thread_id = unsafe { libc::gettid() };
-        event.sigev_value.sival_ptr = (&raw const MARK).cast_mut().cast();
-        let mut id: libc::c_int = 0;
-        // SAFETY: the kernel reads the event and writes the id. The system call itself, since the C
-        // library's wrapper hides the kernel's id, which the handler is told.
-        let made = unsafe {
-            libc::syscall(
-                libc::SYS_timer_create,
-                libc::CLOCK_MONOTONIC,
-                &raw const event,
-                &raw mut id,
-            )
-        };
-        if made != 0 {
-            return Err(TimerError::Refused {
-                cause: std::io::Error::last_os_error(),
-            });
-        }
         Ok(Self {
-            id,
+            own: KernelTimer::new()?,
             pending: Cycles(0),
             setting: Cycles(0),
             clock: Clock::get(),
@@ -120,24 +109,79 @@ impl DeadlineTimer {
         // over.
         let after = Cycles(after.0.saturating_add(self.setting.0));
         self.pending = Cycles(now.0.saturating_add(after.0));
-        set(self.id, self.clock.to_nanos(after));
+        set(self.own.0, self.clock.to_nanos(after));
         let start = Cycles::now();
         self.setting = start.since(now);
         start
     }
 
-    /// The context that [`arm`](Self::arm) was for has come back. What is pending stays so.
+    /// As [`arm`](Self::arm), but leaves it to others to set the timer, once the thread is wanted.
+    #[inline]
+    pub fn stand_by(&mut self) -> Cycles {
+        RELIED_ON.set(true);
+        Cycles::now()
+    }
+
+    /// Another timer of this thread, for others that want it to look at what is asked of its
+    /// context.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn remote(&self) -> Result<RemoteTimer, TimerError> {
+        KernelTimer::new().map(RemoteTimer)
+    }
+
+    /// The context that [`arm`](Self::arm) or [`stand_by`](Self::stand_by) was for has come back.
+    /// What is pending stays so.
     #[inline]
     pub fn disarm(&mut self) {
         RELIED_ON.set(false);
     }
 }
 
-impl Drop for DeadlineTimer {
+impl RemoteTimer {
+    /// Has the timer's thread interrupted `after` so long. What the thread runs then is preempted
+    /// if its moment has come, and otherwise once it has. If the thread is gone, nothing happens. A
+    /// system call, which may be made within a context.
+    pub fn set(&self, after: Cycles) {
+        set(self.0.0, Clock::get().to_nanos(after));
+    }
+}
+
+impl KernelTimer {
+    /// A timer for the calling thread.
+    fn new() -> Result<Self, TimerError> {
+        // SAFETY: `sigevent` is plain data, and zeroes are a valid one.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_signo = SIGNAL;
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        // SAFETY: only returns a number.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        event.sigev_value.sival_ptr = (&raw const MARK).cast_mut().cast();
+        let mut id: libc::c_int = 0;
+        // SAFETY: the kernel reads the event and writes the id. The system call itself, since the C
+        // library's wrapper hides the kernel's id, which the handler is told.
+        let made = unsafe {
+            libc::syscall(
+                libc::SYS_timer_create,
+                libc::CLOCK_MONOTONIC,
+                &raw const event,
+                &raw mut id,
+            )
+        };
+        if made != 0 {
+            return Err(TimerError::Refused {
+                cause: std::io::Error::last_os_error(),
+            });
+        }
+        Ok(Self(id))
+    }
+}
+
+impl Drop for KernelTimer {
     fn drop(&mut self) {
-        // SAFETY: the timer is this one's, and is not used any more. A signal under way finds
-        // nothing to preempt.
-        unsafe { libc::syscall(libc::SYS_timer_delete, self.id) };
+        // SAFETY: nobody uses the timer any more. A signal under way finds nothing to preempt.
+        unsafe { libc::syscall(libc::SYS_timer_delete, self.0) };
     }
 }
 

@@ -22,6 +22,7 @@ use crate::layout;
 pub use crate::layout::Layout;
 use crate::loops::IdleTime;
 use crate::preemption::Preemption;
+use crate::quantum_floor::PreemptedFor;
 use crate::request::{Done, Job};
 use crate::statistics::DispatcherStatistics;
 use crate::worker::Orders;
@@ -218,6 +219,8 @@ fn rules(config: &Config, workers: usize) -> Rules {
         leaves_excess: false,
         rescue_after: config.rescue_after(),
         best_effort: config.has_best_effort(),
+        preempted_for: PreemptedFor::Anyone,
+        is_told_of_work: false,
         works: None,
         idle_backoff: None,
         shares_core: false,

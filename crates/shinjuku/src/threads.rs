@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId, registry};
 use shinjuku_preempt::{
-    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Realtime, Signal, Worker,
-    WorkerLink, mailbox, request_slice,
+    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Realtime, RemoteTimer, Signal,
+    Worker, WorkerLink, mailbox, request_slice,
 };
 
 use crate::builder::{Builder, OwnPolicy, build_policy, learner};
@@ -29,6 +29,7 @@ use crate::learned::Learned;
 use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
 use crate::observer::{Arrangement, Observer};
 use crate::preemption::{InForce, Preemption};
+use crate::quantum_floor::PreemptedFor;
 use crate::request::{Done, Job};
 use crate::runtime::ShutdownReport;
 use crate::stalls::{StallCounts, StallWatch};
@@ -55,6 +56,8 @@ const BACKING_THREAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The threads of a runtime, whatever its transport.
 pub(crate) struct Threads<Tr: Transport> {
+    /// What hurries loops; `None` until there are any.
+    alarm: Option<Arc<Alarm>>,
     control: Arc<Control>,
     orders: Arc<Orders>,
     /// One for each dispatcher.
@@ -193,7 +196,8 @@ impl<Tr: Transport> Threads<Tr> {
             (recorder, started),
             (description, arrangement, learned),
         );
-        let alarm = Alarm::new(workers, transports.len(), config.help);
+        let alarm = Alarm::new(workers, transports.len(), &config);
+        core.alarm = Some(Arc::clone(&alarm));
         let attend = |(number, transport): (usize, &mut Tr)| {
             let is_symmetric = layout.symmetric;
             is_symmetric.then(|| transport.attend(alarm.wake_for(number)))?
@@ -205,6 +209,7 @@ impl<Tr: Transport> Threads<Tr> {
             relay: works.map(|_| core.relay(&config)),
             ..start
         };
+        let asks_always = layout.inline && !start.is_told_of_work();
         let parts = parts(transports, policies, pool.idle, &preemption);
         if let Err((error, idle)) = core.start_threads(start, parts) {
             if let Some(handles) = core.handles.take() {
@@ -214,7 +219,7 @@ impl<Tr: Transport> Threads<Tr> {
             return Err(error);
         }
         tracing::info!(target: "shinjuku", "{}", core.description);
-        if let Err(error) = core.start_loggers(&config, layout.inline) {
+        if let Err(error) = core.start_loggers(&config, asks_always) {
             let _ = core.shutdown(Duration::ZERO);
             return Err(error);
         }
@@ -222,14 +227,14 @@ impl<Tr: Transport> Threads<Tr> {
     }
 
     /// Starts the threads that log: what `auto` changes, and requests that stall their worker.
-    fn start_loggers(&mut self, config: &Config, inline: bool) -> Result<(), StartError> {
+    fn start_loggers(&mut self, config: &Config, asks_always: bool) -> Result<(), StartError> {
         let observer = self.observer();
         let changing: Vec<_> = observer.changing().collect();
         if !changing.is_empty() {
             self.change_log = Some(ChangeLog::start(changing)?);
         }
         if let Some(limit) = config.report_stalls_after() {
-            self.stall_watch = Some(StallWatch::start(observer, limit, inline)?);
+            self.stall_watch = Some(StallWatch::start(observer, limit, asks_always)?);
         }
         Ok(())
     }
@@ -252,6 +257,7 @@ impl<Tr: Transport> Threads<Tr> {
             .map(|class| class.name.clone())
             .collect();
         Self {
+            alarm: None,
             control: Arc::new(Control::new()),
             orders: Arc::new(Orders::new(dispatchers)),
             shutdown_handoffs: (0..dispatchers)
@@ -347,6 +353,7 @@ impl<Tr: Transport> Threads<Tr> {
         let (config, layout) = (start.config, start.layout);
         let share = config.share_of(self.shutdown_handoffs.len());
         let desks = states.split_off(start.threads());
+        let is_told_of_work = start.is_told_of_work();
         let spares = match layout.inline {
             true => Vec::new(),
             false => states.split_off(layout.workers.len()),
@@ -368,13 +375,16 @@ impl<Tr: Transport> Threads<Tr> {
                 leaves_excess: start.loops.parts() > 1 && start.loops.tells(number),
                 rescue_after: config.rescue_after(),
                 best_effort: config.has_best_effort(),
+                preempted_for: PreemptedFor::under(config),
+                is_told_of_work,
                 works: start.works,
                 idle_backoff: config.idle_backoff(),
                 shares_core: layout.shared,
                 realtime: config.realtime_priority.is_some(),
                 deadlines: config.class.iter().map(ClassConfig::deadline).collect(),
             },
-            preemption: part.preemption,
+            // A dispatcher with a thread of its own looks first whether anybody waits.
+            preemption: (part.preemption).unasked(layout.inline, layout.inline && !is_told_of_work),
             learned: self.learned.clone().filter(|_| number == 0),
             statistics: Arc::clone(&self.dispatcher_statistics[number]),
             control: Arc::clone(&self.control),
@@ -526,6 +536,13 @@ impl<Tr: Transport> Threads<Tr> {
         }
     }
 
+    /// Loops within requests see the end once their quanta are over.
+    fn hurry(&self) {
+        if let Some(alarm) = &self.alarm {
+            alarm.hurry_all();
+        }
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.dispatcher.is_some()
     }
@@ -533,6 +550,7 @@ impl<Tr: Transport> Threads<Tr> {
     pub(crate) fn shutdown(&mut self, deadline: Duration) -> ShutdownReport {
         let mut report = ShutdownReport::default();
         self.control.drain();
+        self.hurry();
         let mut remaining = Vec::new();
         // Without a dispatcher, the start has failed.
         let mut has_ended = true;
@@ -550,6 +568,7 @@ impl<Tr: Transport> Threads<Tr> {
             let is_over = || is_ended() || !matches!(seat, Seat::Thread(_)) && is_left();
             wait(deadline, is_over);
             self.control.end();
+            self.hurry();
             for thread in &self.workers {
                 thread.thread().unpark();
             }
@@ -689,6 +708,16 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
         }
     }
 
+    /// Whether loops run without a timer while nobody waits. Under SCHED_FIFO a thread that is back
+    /// from the kernel has the core only once the request gives way; and best effort gives way to
+    /// what waits elsewhere, too.
+    fn is_told_of_work(&self) -> bool {
+        self.layout.symmetric
+            && self.config.realtime_priority.is_none()
+            && !self.config.has_best_effort()
+            && (0..self.loops.parts()).all(|part| self.loops.tells(part))
+    }
+
     /// A dispatcher's own threads, behind the spares.
     fn desks(&self) -> usize {
         self.relay.as_ref().map_or(0, |_| DESKS)
@@ -807,10 +836,12 @@ impl Place {
                 }
             })?;
         }
+        let timer = self.timer_signal.map(DeadlineTimer::new).transpose()?;
         Ok(Prepared {
             worker,
             _realtime: realtime,
-            timer: self.timer_signal.map(DeadlineTimer::new).transpose()?,
+            remote_timer: timer.as_ref().map(DeadlineTimer::remote).transpose()?,
+            timer,
         })
     }
 
@@ -836,6 +867,7 @@ struct Prepared {
     worker: Worker,
     _realtime: Option<Realtime>,
     timer: Option<DeadlineTimer>,
+    remote_timer: Option<RemoteTimer>,
 }
 
 /// What a worker's thread is started with.
@@ -864,6 +896,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
             mut worker,
             _realtime,
             timer,
+            remote_timer,
         } = match prepared {
             Err(error) => return drop(ready.send(Err(error))),
             Ok(prepared) => prepared,
@@ -900,6 +933,7 @@ impl<S, Tr: Transport> WorkerStart<S, Tr> {
                 statistics: self.statistics,
                 lane: self.lane,
                 timer,
+                remote_timer,
                 loops,
                 idling: Idling {
                     backoff: idle_backoff,
@@ -936,7 +970,9 @@ fn verified_policy(
     *started = (*started / dispatchers).max(1);
     let policy = build_policy(share, own, &parameters)?;
     let learner = learner(share, own, &parameters);
-    let stretches = share.preemption.raises_quanta();
+    // Where a request is stopped for more urgent ones alone, they should not wait for longer.
+    let stretches =
+        share.preemption.raises_quanta() && PreemptedFor::under(share) == PreemptedFor::Anyone;
     Verified::new(policy, capacity)
         .map(|policy| policy.with_learner(learner).with_longer_quanta(stretches))
         .and_then(|policy| policy.with_progress_limit(share.policy.progress_limit))

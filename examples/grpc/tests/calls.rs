@@ -79,6 +79,8 @@ async fn a_client_that_hangs_up_stops_its_search() {
     call.abort();
     let stopped = |number: u64| move |now: &Statistics| now.failed() == number;
     wait_for(&pool, "the search given up goes on", stopped(1)).await;
+    // It is counted a moment before the gauge forgets it.
+    wait_for(&pool, "the search given up still shows", started(0)).await;
 
     let client = tokio::runtime::Runtime::new().unwrap();
     let own = client.spawn(connect(address)).await.unwrap();

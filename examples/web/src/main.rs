@@ -12,6 +12,7 @@
 //! its worker. `--compute` selects other ways to compute, to compare: `spawn-blocking`, say.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use rayon::ThreadPoolBuilder;
 use rustix::process::set_parent_process_death_signal;
-use shinjuku::{ContextKind, HardPreemption, LayoutKind, Pool};
+use shinjuku::{ContextKind, HardPreemption, LayoutKind, PolicyConfig, Pool};
 use shinjuku_web::{Class, Compute, Data, router};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -44,6 +45,12 @@ struct Options {
     /// The pool: one of the cores only dispatches, which compiled probes take.
     #[arg(long)]
     dispatcher: bool,
+    /// The pool's policy, such as `c-pre-mq` or `priority`. Default: the pool's own.
+    #[arg(long)]
+    policy: Option<String>,
+    /// The pool: where `shinjuku top` and `shinjuku trace` find it.
+    #[arg(long, value_name = "PATH")]
+    watch: Option<PathBuf>,
     /// Rows of the database, and lines of the text.
     #[arg(long, default_value_t = 100_000)]
     rows: u64,
@@ -77,7 +84,9 @@ fn tokio_runtime(threads: usize) -> std::io::Result<Runtime> {
 }
 
 fn start_pool(options: &Options) -> anyhow::Result<Pool> {
-    let mut pool = Pool::builder(Class::NAMES).workers(options.workers);
+    let mut pool = Pool::builder(Class::NAMES)
+        .workers(options.workers)
+        .watch(options.watch.clone());
     if options.preempt_anywhere {
         // SAFETY: what runs in the pool is in `work.rs`: regex, redb, argon2, image and the
         // standard library. None of it relies on the kernel's thread identity, on priority
@@ -89,6 +98,9 @@ fn start_pool(options: &Options) -> anyhow::Result<Pool> {
     }
     if options.dispatcher {
         pool = pool.layout(LayoutKind::Threads);
+    }
+    if let Some(policy) = &options.policy {
+        pool = pool.policy(PolicyConfig::new(policy.clone()));
     }
     let pool = pool.start()?;
     println!("{}", pool.description());

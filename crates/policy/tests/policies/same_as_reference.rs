@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use shinjuku_policy::{
-    CFcfs, ClassParameters, ClassRule, DFcfs, Darc, MultiQueue, Nanos, Parameters, Policy,
-    Registered, Requeue, SingleQueue, Stealing, Task, Want, WorkerId, registry,
+    CFcfs, ClassId, ClassParameters, ClassRule, DFcfs, Darc, FlowId, MultiQueue, Nanos, Parameters,
+    Policy, Registered, Requeue, SingleQueue, Stealing, Task, TaskId, Want, WorkerId, registry,
 };
 
 use shinjuku_policy::darc::Demand;
@@ -296,5 +296,50 @@ fn names_and_quanta() {
     for (policy, name) in unlimited {
         assert_eq!(policy.name(), name);
         assert_eq!(policy.quantum(&task(0)), None, "{name}");
+    }
+}
+
+#[test]
+fn by_rank_a_request_gives_way_only_to_what_goes_before_it() {
+    let task = |id: u32, class: u16| Task {
+        id: TaskId(id),
+        class: ClassId(class),
+        flow: FlowId(0),
+        arrival: Nanos(u64::from(id)),
+        started: false,
+    };
+    let worker = WorkerId(0);
+    for name in ["priority", "edf"] {
+        let mut parameters = Parameters::new(CAPACITY, 1);
+        parameters.classes = [10, 1_000]
+            .map(|slo| ClassParameters::with_slo(Nanos(slo)))
+            .to_vec();
+        let mut policy = registry::named(name).unwrap().build(&parameters).unwrap();
+        for id in 0..2 {
+            policy.arrive(task(id, 1)).unwrap();
+        }
+        let first = policy.next(worker, Nanos(5), Want::Any).unwrap();
+        assert_eq!(first.id, TaskId(0), "{name}");
+        let worth =
+            |policy: &dyn Policy, running| policy.worth_preempting(worker, Want::Any, running);
+        assert_eq!(
+            worth(&*policy, Some(&first)),
+            0,
+            "{name}: the second would not be next"
+        );
+        assert_eq!(worth(&*policy, None), 1, "{name}");
+        policy.arrive(task(2, 0)).unwrap();
+        assert!(worth(&*policy, Some(&first)) > 0, "{name}");
+        policy.preempted(
+            Task {
+                started: true,
+                ..first
+            },
+            worker,
+            Nanos(6),
+        );
+        let urgent = policy.next(worker, Nanos(6), Want::Any).unwrap();
+        assert_eq!(urgent.id, TaskId(2), "{name}");
+        assert_eq!(worth(&*policy, Some(&urgent)), 0, "{name}");
     }
 }

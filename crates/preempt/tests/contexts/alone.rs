@@ -448,8 +448,11 @@ fn a_job_that_a_signal_stops_as_it_waits_for_a_lock_is_told_from_others() {
         });
         let dispatched = rig.send(0, job);
         reach(&gate.reached);
-        // Long enough for a thread to fall asleep, beside other programs, too.
-        std::thread::sleep(Duration::from_millis(50));
+        // Twice: it may wait a moment for memory on its way.
+        for _ in 0..if takes_the_lock { 2 } else { 0 } {
+            wait_for("the wait", || rig.workers[0].link.is_blocked());
+            std::thread::sleep(Duration::from_millis(5));
+        }
         dispatched.request();
         if !probes {
             signal.interrupt(&rig.workers[0].link).unwrap();

@@ -5,11 +5,11 @@
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shinjuku_preempt::{
-    Completion, Dispatched, Mechanism, Outcome, Pool, PoolConfig, Receiver, Signal, Worker,
-    WorkerLink, mailbox, preempt_point, without_preemption,
+    Completion, CountersSnapshot, Dispatched, Mechanism, Outcome, Pool, PoolConfig, Receiver,
+    Signal, Worker, WorkerLink, mailbox, preempt_point, without_preemption,
 };
 
 #[cfg(feature = "compiled-probes")]
@@ -345,9 +345,14 @@ fn backing_threads_take_no_signals() {
     assert_eq!(report.returned, 3);
 }
 
-/// Interrupts the calling job's worker every millisecond, at least `times` times and until the
-/// returned guard is dropped.
-fn keep_interrupting(lever: &Lever, times: u32, then: impl FnOnce() + Send + 'static) -> impl Drop {
+/// Interrupts the calling job's worker every millisecond, until the returned guard is dropped.
+/// Calls `then` once the worker's counters are enough. Signals that come together are counted as
+/// one.
+fn keep_interrupting(
+    lever: &Lever,
+    are_enough: impl Fn(CountersSnapshot) -> bool + Send + 'static,
+    then: impl FnOnce() + Send + 'static,
+) -> impl Drop {
     struct Over(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
     impl Drop for Over {
         fn drop(&mut self) {
@@ -363,14 +368,12 @@ fn keep_interrupting(lever: &Lever, times: u32, then: impl FnOnce() + Send + 'st
     let theirs = Arc::clone(&over);
     let thread = std::thread::spawn(move || {
         let mut then = Some(then);
-        for turn in 1.. {
+        let start = Instant::now();
+        while !theirs.load(Ordering::Relaxed) {
             signal.interrupt(&link).unwrap();
             std::thread::sleep(Duration::from_millis(1));
-            if turn >= times {
+            if are_enough(link.counters()) || start.elapsed() > PATIENCE {
                 then.take().into_iter().for_each(|then| then());
-                if theirs.load(Ordering::Relaxed) {
-                    return;
-                }
             }
         }
     });
@@ -383,7 +386,7 @@ fn a_blocking_read_is_restarted() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let result = stage.start(move |lever| {
         let written = move || std::io::Write::write_all(&mut writer, &[42]).unwrap();
-        let _interrupts = keep_interrupting(lever, 30, written);
+        let _interrupts = keep_interrupting(lever, |counters| counters.late > 10, written);
         let mut byte = 0u8;
         // `std` would retry by itself.
         // SAFETY: one byte into a local; the descriptor is open.
@@ -400,7 +403,7 @@ fn a_blocking_read_is_restarted() {
 fn calls_that_answer_eintr_despite_sa_restart_do_so() {
     let mut stage = Stage::new();
     let result = stage.start(|lever| {
-        let interrupts = keep_interrupting(lever, 1, || ());
+        let interrupts = keep_interrupting(lever, |_| true, || ());
         let mut nothing = libc::pollfd {
             fd: -1,
             events: 0,

@@ -140,6 +140,9 @@ impl<Context> Contexts<Context> {
     /// the lock. Each look around tries this again: a failed attempt must not hide contexts until
     /// the next request ends here.
     pub(super) fn leave_the_others(&mut self) {
+        if !self.has_surplus() {
+            return;
+        }
         let Self {
             idle,
             keeps,
@@ -147,13 +150,16 @@ impl<Context> Contexts<Context> {
             has_refilled,
             ..
         } = self;
-        if idle.len() > *keeps {
-            // The contexts that were idle for longest stay, which costs fewer moves.
-            reserve.change(|rest| {
-                *has_refilled |= rest.is_empty();
-                rest.extend(idle.drain(*keeps..));
-            });
-        }
+        // The contexts that were idle for longest stay, which costs fewer moves.
+        reserve.change(|rest| {
+            *has_refilled |= rest.is_empty();
+            rest.extend(idle.drain(*keeps..));
+        });
+    }
+
+    /// Whether an attempt to leave the others what is more than this dispatcher keeps has failed.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.idle.len() > self.keeps
     }
 
     /// How many contexts are free, here and in the reserve.
@@ -184,6 +190,22 @@ impl<Context> Contexts<Context> {
     pub(crate) fn unused(contexts: impl IntoIterator<Item = Self>) -> Vec<Context> {
         let all = contexts.into_iter().flat_map(|mut own| own.give_up());
         all.collect()
+    }
+}
+
+/// For tests of those who move contexts.
+#[cfg(test)]
+impl<Context> Contexts<Context> {
+    /// Takes all of the reserve, as if these could not be left there.
+    pub(crate) fn hoard(&mut self) {
+        let idle = &mut self.idle;
+        self.reserve.change(|rest| idle.append(rest));
+    }
+
+    /// Leaves everything to the reserve, and takes no note of that.
+    pub(crate) fn give_away(&mut self) {
+        let idle = &mut self.idle;
+        self.reserve.change(|rest| rest.append(idle));
     }
 }
 

@@ -9,8 +9,10 @@
 //!
 //! While a request runs, its thread does not look at the network. So every request gets its
 //! deadline before it starts. A request that reaches its deadline is preempted whether others wait
-//! or not; if none wait, it resumes at once. A best-effort request has a deadline of
-//! [`POLL_EVERY`], whatever the floors say, since it is to give way at once.
+//! or not; if none wait, it resumes at once. Where whoever brings work tells the loops of it, the
+//! timer is left to them (`loops/`), and only probes stop a request for nobody. A best-effort
+//! request has a deadline of [`POLL_EVERY`], whatever the floors say, since it is to give way at
+//! once.
 //!
 //! The timer that stops code without probes, or raises the gate of compiled ones, costs
 //! microseconds whenever it fires, and among short requests it would fire once a quantum for
@@ -73,6 +75,8 @@ pub(crate) struct Deadline {
     /// The end of the policy's quantum, whatever the floors say; without a quantum, the start. A
     /// thread that is blocked long after that counts as stuck. `None`: nothing is preempted at all.
     pub(crate) expected: Option<Cycles>,
+    /// When the timer is to be set for, by whoever has work for the loop: nobody waits now.
+    pub(crate) if_wanted: Option<Cycles>,
 }
 
 /// A request that follows another at once, on the same context.
@@ -159,7 +163,7 @@ impl Inline {
         self.highest
     }
 
-    /// A request of `class` ran for `ran` at thread `at`.
+    /// A request of `class`, which was at thread `at`, has run for `ran` in all.
     pub(super) fn learn(&mut self, class: ClassId, ran: Nanos, at: usize) {
         let left = &mut self.to_be_short[usize::from(class.0)];
         *left = if ran >= self.threads[at].timer_after {
@@ -189,6 +193,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if !self.inline.elsewhere.is_empty() {
             worked |= self.answers_from_elsewhere(now);
         }
+        // The last attempt may have failed, and this part may be idle for long.
+        self.contexts.leave_the_others();
         self.bring_lock_waiters_back(now);
         if let Some(over) = self.inline_phase(now) {
             return over;
@@ -229,36 +235,51 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return Turn::Again;
         }
         self.inline.rested = true;
-        self.publish_idle(now);
+        self.publish_at_rest(now);
         Turn::Idle
     }
 
-    /// Publishes that nothing runs here. The next request to run is published at once.
-    fn publish_idle(&mut self, now: Nanos) {
+    /// Publishes what is at this moment, since no thread may look here for long. The next request
+    /// to run is published at once.
+    fn publish_at_rest(&mut self, now: Nanos) {
         self.publish_gauges();
         self.inline.next_publishing = now;
     }
 
     /// Publishes that a request is about to run: nothing is published before it is back, which can
-    /// take long.
+    /// take long. While other threads are within requests of this part, each request is published:
+    /// it may be the last one for long, if the thread that is at home here is one of those.
     fn publish_running(&mut self, now: Nanos) {
-        if now >= self.inline.next_publishing {
+        if now >= self.inline.next_publishing || self.is_within_requests() {
             self.inline.next_publishing = Nanos(now.0 + PUBLISH_EVERY.0);
             self.publish_gauges();
         }
     }
 
-    /// Takes the answers that are there, and does nothing else: for a thread that then serves
-    /// another dispatcher.
+    /// How many threads are within requests.
+    pub(super) fn inline_running(&self) -> usize {
+        let Inline {
+            active, elsewhere, ..
+        } = &self.inline;
+        elsewhere.len() + usize::from(self.states[*active].out() > 0)
+    }
+
+    /// Takes the answers that are there, and does nothing else: for a thread that looks what waits.
     pub(crate) fn inline_answers(&mut self) {
         let now = self.now();
         self.take_answers(self.inline.active, now);
         self.answers_from_elsewhere(now);
     }
 
+    /// Takes the answers that are there, and publishes what is then: for a thread that serves
+    /// another dispatcher next, or waits.
+    pub(crate) fn inline_pause(&mut self) {
+        self.inline_answers();
+        self.publish_at_rest(self.now());
+    }
+
     /// Waits in the transport for requests, `patience` at most.
     pub(crate) fn inline_wait(&mut self, patience: Duration) {
-        self.publish_idle(self.now());
         self.transport.wait(patience);
     }
 
@@ -283,6 +304,11 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.contexts.glance_at_reserve()
     }
 
+    /// Whether contexts lie here that are to go to the reserve.
+    pub(crate) fn has_surplus(&self) -> bool {
+        self.contexts.has_surplus()
+    }
+
     /// Whether this dispatcher has refilled an empty reserve since the last call.
     pub(crate) fn takes_note_of_refill(&mut self) -> bool {
         self.contexts.takes_note_of_refill()
@@ -293,7 +319,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let worker = self.states[self.inline.active].worker;
         self.rules.best_effort
             && !self.policy.is_empty()
-            && self.policy.worth_preempting(worker, self.wanted()) == 0
+            && self.policy.worth_preempting(worker, self.wanted(), None) == 0
     }
 
     /// Whether there is no room for another request.
@@ -473,6 +499,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 start: moment,
                 soft: None,
                 expected: self.preemption.enabled.then_some(moment),
+                if_wanted: None,
             };
         };
         let gives_way = quantum == GIVES_WAY;
@@ -500,7 +527,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let is_short =
             self.inline.to_be_short[usize::from(record.class.0)] == 0 && record.ran == Nanos(0);
         self.inline.threads[at].timer_after = hard;
-        if is_short {
+        let stands_by = timer.is_some() && self.may_run_on(running.task);
+        if is_short && !stands_by {
             hard = Nanos(hard.0.saturating_mul(LENIENCE));
         }
         let cycles = |time: Nanos| self.clock.to_cycles(time.0);
@@ -514,13 +542,30 @@ impl<Tr: Transport> Dispatcher<Tr> {
         if timer.is_some() {
             running.dispatched.request_after(moment, cycles(soft), end);
         }
-        let start = timer.map_or(moment, |timer| timer.arm(cycles(hard)));
+        let start = match timer {
+            None => moment,
+            Some(timer) if stands_by => timer.stand_by(),
+            Some(timer) => timer.arm(cycles(hard)),
+        };
         running.dispatched.request_after(start, cycles(soft), end);
+        let after = |time: Nanos| Some(Cycles(start.0.saturating_add(cycles(time).0)));
         Deadline {
             start,
-            soft: Some(Cycles(start.0.saturating_add(cycles(soft).0))),
-            expected: Some(Cycles(start.0.saturating_add(cycles(quantum).0))),
+            soft: after(soft).filter(|_| !stands_by),
+            expected: after(quantum),
+            if_wanted: after(hard).filter(|_| stands_by),
         }
+    }
+
+    /// Whether nobody waits for whom `task`, which runs, would be preempted, and whoever comes can
+    /// tell its loop. A suspended request may have a lock that `task` wants.
+    fn may_run_on(&self, task: TaskId) -> bool {
+        let worker = self.states[self.inline.active].worker;
+        self.rules.is_told_of_work
+            && self.control.is_serving()
+            && self.lock_waiters.is_empty()
+            && self.policy.waiting_started() == 0
+            && (self.policy).worth_preempting(worker, self.wanted(), Some(task)) == 0
     }
 
     /// The policy's quantum. With best effort, a request without a quantum gets one in the layout
@@ -544,8 +589,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     fn inline_look_around(&mut self, now: Nanos) {
         let period = PERIOD.0 + now.since(self.next_look).0;
         self.next_look = Nanos(now.0 + PERIOD.0);
-        self.publish_gauges();
-        self.contexts.leave_the_others();
+        self.publish_at_rest(now);
         // The threads' counters are of all dispatchers' requests: whether preempting is worth it
         // depends on all loops together.
         let mut counters = CountersSnapshot::default();

@@ -45,6 +45,7 @@ pub(crate) use works::{DESKS, DispatcherThread, POLICY_ID, Post, Relay, slice};
 use crate::learned::Learned;
 use crate::loops::IdleTime;
 use crate::preemption::Preemption;
+use crate::quantum_floor::PreemptedFor;
 use crate::request::{Done, Job, Meta};
 use crate::statistics::DispatcherStatistics;
 use crate::worker::{Orders, SHARED_PAUSE};
@@ -227,6 +228,10 @@ pub(crate) struct Rules {
     pub(crate) realtime: bool,
     /// Whether some classes run only in what the others leave idle.
     pub(crate) best_effort: bool,
+    pub(crate) preempted_for: PreemptedFor,
+    /// Whether whoever brings work for a loop, and finds all of them busy, sets the timer of a
+    /// request that runs without one.
+    pub(crate) is_told_of_work: bool,
     /// For how long the dispatcher runs a request itself when it has nothing else to do; `None`:
     /// it does not.
     pub(crate) works: Option<Nanos>,
@@ -502,7 +507,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         record.ran = Nanos(record.ran.0 + ran.0);
         record.was_blocked |= was_blocked;
         if self.rules.inline {
-            self.inline.learn(record.class, ran, at);
+            // In all: what is preempted at its probes all the time is not short.
+            self.inline.learn(record.class, record.ran, at);
         }
         if record.is_best_effort {
             self.note_best_effort(ran, at, now);
@@ -831,8 +837,14 @@ impl<Tr: Transport> Dispatcher<Tr> {
         true
     }
 
+    /// The contexts, for tests that move some.
+    #[cfg(test)]
+    pub(crate) fn contexts(&mut self) -> &mut Contexts<Idle<Job<Tr>, Done<Tr>>> {
+        &mut self.contexts
+    }
+
     /// What is left of a dispatcher that was only turned by hand.
-    #[cfg(feature = "stub-workers")]
+    #[cfg(any(test, feature = "stub-workers"))]
     pub(crate) fn into_idle(mut self) -> Vec<Idle<Job<Tr>, Done<Tr>>> {
         self.contexts.give_up()
     }

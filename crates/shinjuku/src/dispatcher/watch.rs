@@ -19,7 +19,7 @@ use shinjuku_preempt::CountersSnapshot;
 
 use super::Dispatcher;
 use crate::preemption::Preemption;
-use crate::quantum_floor::PERIOD;
+use crate::quantum_floor::{PERIOD, PreemptedFor};
 use crate::request::Meta;
 use crate::worker_state::{Asked, Silence, WorkerState};
 
@@ -115,8 +115,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
             return;
         }
         let ran = now.since(state.running_since);
-        let worker = state.worker;
-        let Some(quantum) = self.policy.quantum(running.task) else {
+        let (worker, task) = (state.worker, running.task);
+        let Some(quantum) = self.policy.quantum(task) else {
             return;
         };
         if quantum == GIVES_WAY {
@@ -130,9 +130,12 @@ impl<Tr: Transport> Dispatcher<Tr> {
         } else {
             self.in_force(running.task, quantum)
         };
+        // A suspended request that goes after this one may have a lock that this one wants.
+        let beside = (self.policy.waiting_started() == 0).then_some(task);
         let is_worth_it = || {
             self.states[at].staged() > 0
-                || self.policy.worth_preempting(worker, self.wanted()) > self.with_best_effort(now)
+                || self.policy.worth_preempting(worker, self.wanted(), beside)
+                    > self.with_best_effort(now)
                 || self.may_hold_up_others(ran)
         };
         if ran >= ask_after && is_worth_it() {
@@ -147,7 +150,7 @@ impl<Tr: Transport> Dispatcher<Tr> {
     fn stop_best_effort(&mut self, at: usize, now: Nanos) {
         let state = &self.states[at];
         let ran = now.since(state.running_since);
-        let waiting = (self.policy).worth_preempting(state.worker, self.wanted());
+        let waiting = (self.policy).worth_preempting(state.worker, self.wanted(), None);
         if waiting > 0 && waiting > self.about_to_answer(now) || self.may_hold_up_others(ran) {
             let interrupt_at = Nanos(now.0.saturating_add(self.preemption.grace.0));
             self.ask(at, now, interrupt_at);
@@ -463,13 +466,16 @@ impl<Tr: Transport> Dispatcher<Tr> {
         let hard = counters.taken_by_interrupt - last.taken_by_interrupt;
         let all = counters.taken() - last.taken();
         let learner = self.policy.learner();
-        let is_first_come = learner.is_some_and(Learner::is_first_come);
+        let preempted_for = match learner.is_some_and(Learner::is_first_come) {
+            true => PreemptedFor::Nobody,
+            false => self.rules.preempted_for,
+        };
         if let (Some(learned), Some(learner)) = (&self.learned, learner) {
             learned.publish(learner.lessons());
         }
         let by_probe = all.saturating_sub(hard);
         self.preemption
-            .adapt(worker_time, idle, by_probe, hard, is_first_come);
+            .adapt(worker_time, idle, by_probe, hard, preempted_for);
     }
 
     fn is_expired(&self, task: TaskId, now: Nanos) -> bool {
@@ -478,22 +484,29 @@ impl<Tr: Transport> Dispatcher<Tr> {
     }
 
     pub(super) fn publish_gauges(&self) {
-        let states = self.in_use();
-        let staged: usize = states.iter().map(WorkerState::staged_fresh).sum();
+        // Inline, nothing is staged, and many threads may be in use.
+        let (staged, running) = match self.rules.inline {
+            true => (0, self.inline_running()),
+            false => self.staged_and_running(),
+        };
         self.statistics.gauges(
             self.policy.len() + self.lock_waiters.len() + staged,
             self.contexts.in_use(),
-            states
-                .iter()
-                .chain(&self.states[self.desks..])
-                .filter(|state| state.out() > 0)
-                .count(),
+            running,
             self.policy.progress_interventions(),
             self.policy.error().is_some(),
         );
         if self.statistics.queued.is_wanted() {
             self.tell_of_queued(staged);
         }
+    }
+
+    /// How many requests are staged that never ran, and at how many workers and desks one runs.
+    fn staged_and_running(&self) -> (usize, usize) {
+        let states = self.in_use();
+        let staged = states.iter().map(WorkerState::staged_fresh).sum();
+        let all = states.iter().chain(&self.states[self.desks..]);
+        (staged, all.filter(|state| state.out() > 0).count())
     }
 
     /// Tells readers what waits and never ran, what is staged included: that has arrived first.

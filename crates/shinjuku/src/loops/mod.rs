@@ -31,14 +31,22 @@
 //! kernel says that its thread is blocked. Or it has run for `rescue_after` beyond its deadline,
 //! which floors put off; then it does not matter what the thread does.
 //!
+//! A signal costs more than most requests, so a request beside which nobody waits is not
+//! interrupted. Its loop leaves the end of its quantum in the [`Alarm`] and sets no timer; a thread
+//! that brings work while all loops are busy sets the timer for it. That takes transports that tell
+//! of requests without being polled. Under SCHED_FIFO the timer is always set: a thread that is
+//! back from the kernel with an answer has the core only once the request has given way.
+//!
 //! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
 //! never within a request. Nothing here allocates, frees or drops a user's value before the end.
 
 mod part;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod visit_tests;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
@@ -46,10 +54,10 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use shinjuku_net::{Glance, Transport, Wake};
 use shinjuku_preempt::{
-    Clock, Cycles, DeadlineTimer, Parking, Worker, WorkerLink, without_preemption,
+    Clock, Cycles, DeadlineTimer, Parking, RemoteTimer, Worker, WorkerLink, without_preemption,
 };
 
-use crate::config::Help;
+use crate::config::{Config, Help};
 use crate::dispatcher::{
     BACKGROUND_TURN, Control, Deadline, Dispatcher, LONGEST_SLEEP, Next, Turn,
 };
@@ -75,22 +83,53 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1);
 /// How long a loop rests instead while others are within requests of that dispatcher.
 const REST_BESIDE_OTHERS: Duration = Duration::from_micros(50);
 
-/// Wakes parked loops.
+/// Wakes parked loops, and has busy ones stop at the end of a quantum.
 pub(crate) struct Alarm {
     parking: Parking,
     parts: usize,
     help: Help,
     threads: OnceLock<Vec<Thread>>,
+    seats: Box<[CachePadded<Seat>]>,
+    /// For each thread.
+    standing_by: Box<[CachePadded<StandingBy>]>,
+    /// How many of them are away from home.
+    away: AtomicUsize,
+    /// How long a request may leave its deadline unanswered.
+    rescue_after: Cycles,
+}
+
+/// The thread's home is not where its request is from.
+const AWAY: u64 = 1;
+
+/// A thread within a request that no timer stops.
+#[derive(Default)]
+struct StandingBy {
+    /// When the request's quantum is over (TSC), but for [`AWAY`]. 0: its own timer sees to that,
+    /// or there is nothing to interrupt.
+    quantum_end: AtomicU64,
+    /// Where the request is from.
+    part: AtomicUsize,
+    /// By which others have the thread interrupted.
+    timer: OnceLock<RemoteTimer>,
 }
 
 impl Alarm {
-    /// Makes the alarm of so many loops over so many parts.
-    pub(crate) fn new(loops: usize, parts: usize, help: Help) -> Arc<Self> {
+    /// Makes the alarm of so many loops over so many parts; `config` has what else there is to
+    /// know.
+    pub(crate) fn new(loops: usize, parts: usize, config: &Config) -> Arc<Self> {
         Arc::new(Self {
             parking: Parking::new(loops),
             parts,
-            help,
+            help: config.help,
             threads: OnceLock::new(),
+            seats: (0..loops)
+                .map(|thread| CachePadded::new(Seat::new(thread)))
+                .collect(),
+            standing_by: (0..loops + config.spares())
+                .map(|_| CachePadded::default())
+                .collect(),
+            away: AtomicUsize::new(0),
+            rescue_after: Clock::get().to_cycles(config.rescue_after().0),
         })
     }
 
@@ -103,23 +142,101 @@ impl Alarm {
         }
     }
 
-    /// Wakes a loop, `first` if that is parked, unless one searches or all are busy. A context is
-    /// not preempted meanwhile: a loop that it has claimed sleeps until the context unparks it.
+    /// Wakes a loop, `first` if that is parked, unless one searches. If all are busy, hurries those
+    /// that are at home in this part. A context is not preempted meanwhile: a loop that it has
+    /// claimed sleeps until the context unparks it.
     fn wake(&self, first: usize) {
         if self.help == Help::None {
             return self.wake_at_home(first);
         }
-        without_preemption(|| self.unpark(self.parking.claim(first)));
+        without_preemption(|| match self.parking.claim(first) {
+            None if !self.parking.has_idle() => self.hurry(first),
+            thread => self.unpark(thread),
+        });
     }
 
-    /// Wakes the loops that are at home in this part. No others can serve it.
+    /// Wakes the loops that are at home in this part, or hurries them. No others can serve it.
     fn wake_at_home(&self, part: usize) {
         without_preemption(|| {
-            let loops = self.parking.loops();
-            for seat in (part..loops).step_by(self.parts) {
+            for seat in self.at_home(part) {
                 self.unpark(self.parking.claim_only(seat));
             }
+            self.hurry(part);
         });
+    }
+
+    fn at_home(&self, part: usize) -> impl Iterator<Item = usize> {
+        (part..self.seats.len()).step_by(self.parts)
+    }
+
+    /// The thread in this seat is about to run a request of `part` whose quantum is over at `end`,
+    /// and which no timer stops.
+    fn stand_by(&self, (seat, thread): (usize, usize), part: usize, end: Cycles) {
+        let one = &self.standing_by[thread];
+        let away = if part == seat % self.parts { 0 } else { AWAY };
+        one.part.store(part, Ordering::Relaxed);
+        self.away.fetch_add(away as usize, Ordering::Relaxed);
+        one.quantum_end
+            .store(end.0.max(2) & !AWAY | away, Ordering::Release);
+    }
+
+    /// The end of the quantum of this thread's request, if the thread stands by. Then it no longer
+    /// does.
+    fn end_standing_by(&self, thread: usize) -> Option<u64> {
+        let quantum_end = &self.standing_by[thread].quantum_end;
+        if quantum_end.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let end = quantum_end.swap(0, Ordering::AcqRel);
+        if end & AWAY > 0 {
+            self.away.fetch_sub(1, Ordering::Relaxed);
+        }
+        (end > 0).then_some(end)
+    }
+
+    /// Has the thread's request interrupted when its quantum is over, or at once, if the thread
+    /// stands by. Returns when that is. The thread may run another request by then, which is not
+    /// due.
+    fn hurry_thread(&self, thread: usize) -> Option<u64> {
+        let end = self.end_standing_by(thread)?;
+        let (now, timer) = (Cycles::now().0, self.standing_by[thread].timer.get()?);
+        timer.set(Cycles(end.saturating_sub(now)));
+        Some(end.max(now))
+    }
+
+    /// Work was published before in this part, and a fence was passed. Loops that are at home
+    /// there, or run a request of the part, and stand by, have the request interrupted when its
+    /// quantum is over.
+    fn hurry(&self, part: usize) {
+        self.at_home(part).for_each(|seat| self.hurry_seat(seat));
+        if self.away.load(Ordering::Relaxed) > 0 {
+            for (at, seat) in self.seats.iter().enumerate() {
+                let thread = seat.occupant.load(Ordering::Relaxed);
+                let standing_by = self.standing_by.get(thread);
+                if standing_by.is_some_and(|one| one.part.load(Ordering::Relaxed) == part) {
+                    self.hurry_seat(at);
+                }
+            }
+        }
+    }
+
+    fn hurry_seat(&self, seat: usize) {
+        let Seat {
+            occupant, stuck_at, ..
+        } = &*self.seats[seat];
+        if let Some(end) = self.hurry_thread(occupant.load(Ordering::Relaxed)) {
+            // The seat may have another occupant or request by now. Then a thread is relieved too
+            // soon at worst, which does no harm.
+            let rescue = end.saturating_add(self.rescue_after.0).min(AT_THE_END);
+            let (unset, relaxed) = (AT_THE_END, Ordering::Relaxed);
+            let _ = stuck_at.compare_exchange(unset, rescue, relaxed, relaxed);
+        }
+    }
+
+    /// Hurries all loops: the runtime ends.
+    pub(crate) fn hurry_all(&self) {
+        fence(Ordering::SeqCst);
+        (0..self.parts).for_each(|part| self.hurry(part));
     }
 
     fn unpark(&self, thread: Option<usize>) {
@@ -221,7 +338,6 @@ impl Seat {
 /// What the loops' threads share.
 pub(crate) struct Loops<Tr: Transport> {
     parts: Box<[CachePadded<Part<Tr>>]>,
-    seats: Box<[CachePadded<Seat>]>,
     alarm: Arc<Alarm>,
     idle_time: Arc<IdleTime>,
     /// The links of all threads.
@@ -234,7 +350,6 @@ pub(crate) struct Loops<Tr: Transport> {
     roster: Mutex<Vec<usize>>,
     /// How long a request may leave its deadline unanswered.
     rescue_after: Duration,
-    rescue_cycles: Cycles,
     /// Whether some classes run only in what the others leave idle.
     best_effort: bool,
     control: Arc<Control>,
@@ -267,13 +382,9 @@ impl<Tr: Transport> Loops<Tr> {
             control,
             orders,
         } = parts;
-        let nanos = u64::try_from(rescue_after.as_nanos()).unwrap_or(u64::MAX);
         let part = |glance| CachePadded::new(Part::new(glance));
         Self {
             parts: glances.into_iter().map(part).collect(),
-            seats: (0..idle_time.loops())
-                .map(|thread| CachePadded::new(Seat::new(thread)))
-                .collect(),
             alarm,
             idle_time,
             links: OnceLock::new(),
@@ -281,7 +392,6 @@ impl<Tr: Transport> Loops<Tr> {
             watcher: AtomicUsize::new(NOBODY),
             roster: Mutex::new(Vec::with_capacity(threads)),
             rescue_after,
-            rescue_cycles: Clock::get().to_cycles(nanos),
             best_effort,
             control,
             orders,
@@ -296,7 +406,7 @@ impl<Tr: Transport> Loops<Tr> {
         links: Vec<WorkerLink>,
         dispatchers: Vec<Box<Dispatcher<Tr>>>,
     ) {
-        let loops = threads[..self.seats.len()].to_vec();
+        let loops = threads[..self.alarm.seats.len()].to_vec();
         let are_new = self.alarm.threads.set(threads).is_ok() && self.links.set(links).is_ok();
         assert!(are_new, "the loops begin once");
         if let Some(one) = dispatchers.first() {
@@ -334,7 +444,7 @@ impl<Tr: Transport> Loops<Tr> {
     }
 
     fn is_relieved(&self, seat: usize, thread: usize) -> bool {
-        self.seats[seat].occupant.load(Ordering::Relaxed) != thread
+        self.alarm.seats[seat].occupant.load(Ordering::Relaxed) != thread
     }
 
     /// Whether a loop that takes the dispatcher of this part finds something to do, as far as that
@@ -351,10 +461,30 @@ impl<Tr: Transport> Loops<Tr> {
         self.has_work(home, Work::Urgent, true) || is_due() && self.has_work(home, Work::Any, false)
     }
 
-    /// Wakes a loop for requests that wait for a context, after the reserve was refilled.
+    /// Whether something has come for this part since it was left there, as far as that can be
+    /// known.
+    fn has_news_of(&self, part: usize) -> bool {
+        self.parts[part].has_news(|| !self.control.is_serving()) || self.is_starved_in_vain(part)
+    }
+
+    /// Wakes a loop for each part whose requests wait for a context, after the reserve was
+    /// refilled.
     fn wake_the_starved(&self) {
-        if let Some(starved) = (0..self.parts()).find(|&part| self.is_starved_in_vain(part)) {
-            self.alarm.wake(starved);
+        for part in 0..self.parts() {
+            if self.is_starved_in_vain(part) {
+                self.alarm.wake(part);
+            }
+        }
+    }
+
+    /// Leaves a dispatcher in its part. If it has refilled the reserve, wakes those who starved.
+    fn leave(&self, part: usize, mut dispatcher: Box<Dispatcher<Tr>>) {
+        let has_refilled = dispatcher.takes_note_of_refill();
+        self.parts[part].leave(dispatcher);
+        if has_refilled {
+            // Whoever parks says that it starves, and then looks at the reserve.
+            fence(Ordering::SeqCst);
+            self.wake_the_starved();
         }
     }
 
@@ -379,7 +509,7 @@ impl<Tr: Transport> Loops<Tr> {
 
     /// Whether all loops that are at home at this part are within requests.
     fn is_within_requests(&self, part: usize) -> bool {
-        let seats = self.seats.iter().skip(part).step_by(self.parts());
+        let seats = self.alarm.seats.iter().skip(part).step_by(self.parts());
         seats.into_iter().all(|seat| seat.is_within_a_request())
     }
 
@@ -387,16 +517,16 @@ impl<Tr: Transport> Loops<Tr> {
     /// threads to take meanwhile.
     fn lend(
         &self,
-        seat: usize,
+        (seat, me): (usize, usize),
         part: usize,
-        mut dispatcher: Box<Dispatcher<Tr>>,
+        dispatcher: Box<Dispatcher<Tr>>,
         deadline: Deadline,
     ) {
         let rescue_after = |moment: Option<Cycles>| {
             moment.map_or(AT_THE_END, |moment| {
                 moment
                     .0
-                    .saturating_add(self.rescue_cycles.0)
+                    .saturating_add(self.alarm.rescue_after.0)
                     .min(AT_THE_END)
             })
         };
@@ -404,27 +534,53 @@ impl<Tr: Transport> Loops<Tr> {
             stuck_if_blocked_at,
             stuck_at,
             ..
-        } = &*self.seats[seat];
+        } = &*self.alarm.seats[seat];
         stuck_if_blocked_at.store(rescue_after(deadline.expected), Ordering::Relaxed);
         stuck_at.store(rescue_after(deadline.soft), Ordering::Relaxed);
-        let has_refilled = dispatcher.takes_note_of_refill();
-        self.parts[part].leave(dispatcher);
-        if self.seats.len() > 1 {
-            // A request that came too late for this turn may have found no parked loop to wake.
-            std::sync::atomic::fence(Ordering::SeqCst);
+        if let Some(end) = deadline.if_wanted {
+            // After `stuck_at`, which the thread that takes this away sets anew.
+            self.alarm.stand_by((seat, me), part, end);
+        }
+        self.leave(part, dispatcher);
+        if self.alarm.seats.len() > 1 || deadline.if_wanted.is_some() {
+            // A request that came too late for this turn may have found neither a parked loop to
+            // wake nor a request to interrupt.
+            fence(Ordering::SeqCst);
             if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
                 self.alarm.wake(part);
+            } else if deadline.if_wanted.is_some() {
+                // What waits in the dispatcher was no reason for a timer. What has come since was
+                // not seen, nor was what another thread has left at home.
+                let home = self.home_of(seat);
+                if self.has_news_of(part) {
+                    self.alarm.wake_at_home(part);
+                }
+                if home != part && self.has_work(home, Work::Any, false) {
+                    self.alarm.wake_at_home(home);
+                }
             }
-            if has_refilled {
-                self.wake_the_starved();
-            }
+        }
+    }
+
+    /// The loop of this seat has searched until now, and will not for long. Who brought work
+    /// meanwhile counted on it, so it wakes another loop if there is any left, or hurries those at
+    /// home there.
+    fn pass_the_search_on(&self, seat: usize) {
+        fence(Ordering::SeqCst);
+        let is_left = |&part: &usize| self.has_work_for(seat, part, Work::Any, false);
+        let mut left = (0..self.parts()).filter(is_left);
+        if !self.alarm.parking.has_parked() {
+            left.for_each(|part| self.alarm.hurry(part));
+        } else if let Some(part) = left.next() {
+            self.alarm.wake(part);
         }
     }
 
     /// Thread `me` in this seat is back from its request.
     fn returned(&self, seat: usize, me: usize) {
+        let _ = self.alarm.end_standing_by(me);
         if !self.is_relieved(seat, me) {
-            self.seats[seat].clear();
+            self.alarm.seats[seat].clear();
         }
     }
 
@@ -451,7 +607,7 @@ impl<Tr: Transport> Loops<Tr> {
                 continue;
             }
             std::thread::park_timeout(self.rescue_after);
-            if let Some(seat) = (0..self.seats.len()).find(|&seat| self.relieve(seat, me)) {
+            if let Some(seat) = (0..self.alarm.seats.len()).find(|&seat| self.relieve(seat, me)) {
                 return Some((seat, self.pass_the_watch_on()));
             }
         }
@@ -462,7 +618,7 @@ impl<Tr: Transport> Loops<Tr> {
     fn relieve(&self, seat: usize, me: usize) -> bool {
         let Seat {
             occupant, stuck_at, ..
-        } = &*self.seats[seat];
+        } = &*self.alarm.seats[seat];
         let before = occupant.load(Ordering::Relaxed);
         let since = stuck_at.load(Ordering::Relaxed);
         let is_stuck = || {
@@ -480,7 +636,9 @@ impl<Tr: Transport> Loops<Tr> {
         // harm.
         let taken = occupant.compare_exchange(before, me, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
-            self.seats[seat].clear();
+            self.alarm.seats[seat].clear();
+            // From now on its request is one too many for the cores.
+            let _ = self.alarm.hurry_thread(before);
         }
         taken.is_ok()
     }
@@ -489,7 +647,7 @@ impl<Tr: Transport> Loops<Tr> {
     /// back, and the kernel says that the thread is blocked. A thread that computes is left alone:
     /// a floor may have put its deadline off.
     fn is_blocked(&self, seat: usize, occupant: usize) -> bool {
-        let from = &self.seats[seat].stuck_if_blocked_at;
+        let from = &self.alarm.seats[seat].stuck_if_blocked_at;
         let before = from.load(Ordering::Relaxed);
         if Cycles::now().0 < before {
             return false;
@@ -603,6 +761,7 @@ pub(crate) struct LoopThreadParts<Tr: Transport> {
     pub(crate) statistics: Arc<WorkerStatistics>,
     pub(crate) lane: Lane,
     pub(crate) timer: Option<DeadlineTimer>,
+    pub(crate) remote_timer: Option<RemoteTimer>,
     pub(crate) loops: Arc<Loops<Tr>>,
     pub(crate) idling: Idling,
 }
@@ -616,9 +775,14 @@ impl<Tr: Transport> LoopThread<Tr> {
             statistics,
             lane,
             timer,
+            remote_timer,
             loops,
             idling,
         } = parts;
+        if let Some(timer) = remote_timer {
+            // Each thread sets its own, once.
+            let _ = loops.alarm.standing_by[me].timer.set(timer);
+        }
         Self {
             me,
             on_cpu: OnCpu::new(worker.processor_time()),
@@ -644,7 +808,7 @@ impl<Tr: Transport> LoopThread<Tr> {
 
     /// Runs until the runtime ends.
     pub(crate) fn run(mut self) {
-        if self.me < self.loops.seats.len() {
+        if self.me < self.loops.alarm.seats.len() {
             self.attend(self.me);
         }
         while let Some((seat, spares_left)) = self.loops.stand_by(self.me) {
@@ -763,12 +927,15 @@ impl<Tr: Transport> LoopThread<Tr> {
         loop {
             match dispatcher.inline_turn(self.timer.as_mut()) {
                 Turn::Run(deadline) => {
-                    self.stop_idling(seat);
+                    let has_searched = self.stop_idling(seat);
                     has_worked = true;
                     if part != self.loops.home_of(seat) {
                         self.statistics.record_help();
                     }
-                    self.loops.lend(seat, part, dispatcher, deadline);
+                    self.loops.lend((seat, self.me), part, dispatcher, deadline);
+                    if has_searched {
+                        self.loops.pass_the_search_on(seat);
+                    }
                     match self.run_requests(seat, part, deadline.start) {
                         Some(back) => dispatcher = back,
                         None => return true,
@@ -776,19 +943,15 @@ impl<Tr: Transport> LoopThread<Tr> {
                     if self.is_wanted_elsewhere(seat, part)
                         || self.sees_urgent_work(seat, part, &mut dispatcher)
                     {
-                        dispatcher.inline_answers();
-                        self.loops.parts[part].leave(dispatcher);
+                        dispatcher.inline_pause();
+                        self.loops.leave(part, dispatcher);
                         self.loops.alarm.wake(part);
                         return true;
                     }
                 }
                 Turn::Again => {}
                 Turn::Idle => {
-                    let has_refilled = dispatcher.takes_note_of_refill();
-                    self.loops.parts[part].leave(dispatcher);
-                    if has_refilled {
-                        self.loops.wake_the_starved();
-                    }
+                    self.loops.leave(part, dispatcher);
                     return has_worked;
                 }
                 Turn::Over => {
@@ -877,7 +1040,7 @@ impl<Tr: Transport> LoopThread<Tr> {
                     if part != home {
                         statistics.record_help();
                     }
-                    loops.lend(seat, part, dispatcher, deadline);
+                    loops.lend((seat, *me), part, dispatcher, deadline);
                     Some((job, generation, deadline.start))
                 }
                 None => {
@@ -930,15 +1093,18 @@ impl<Tr: Transport> LoopThread<Tr> {
         }
     }
 
-    fn stop_idling(&mut self, seat: usize) {
-        if let Some(since) = self.idle_since.take() {
-            let now = Cycles::now();
-            self.loops.alarm.parking.found();
-            self.loops.idle_time.end(seat, now);
-            if let Some(spin) = &mut self.spin {
-                spin.learn(now.since(since));
-            }
+    /// Returns whether the loop was idle, and so has searched.
+    fn stop_idling(&mut self, seat: usize) -> bool {
+        let Some(since) = self.idle_since.take() else {
+            return false;
+        };
+        let now = Cycles::now();
+        self.loops.alarm.parking.found();
+        self.loops.idle_time.end(seat, now);
+        if let Some(spin) = &mut self.spin {
+            spin.learn(now.since(since));
         }
+        true
     }
 
     fn park(&mut self, seat: usize, longest: Duration) {
@@ -955,8 +1121,8 @@ impl<Tr: Transport> LoopThread<Tr> {
     /// does so.
     fn wait_for_the_network(&mut self, seat: usize) {
         let loops = Arc::clone(&self.loops);
-        let part = &loops.parts[loops.home_of(seat)];
-        let Some(mut dispatcher) = part.take() else {
+        let home = loops.home_of(seat);
+        let Some(mut dispatcher) = loops.parts[home].take() else {
             // Another thread waits there.
             return self.park(seat, LONGEST_SLEEP);
         };
@@ -964,22 +1130,28 @@ impl<Tr: Transport> LoopThread<Tr> {
         dispatcher.may_poll(true);
         self.next_poll = Cycles(0);
         // An answer that is there would otherwise wait until the network brings something.
-        dispatcher.inline_answers();
-        let is_alone = loops.seats.len() == 1;
+        dispatcher.inline_pause();
+        let is_alone = loops.alarm.seats.len() == 1;
         let longest = match (is_alone, dispatcher.is_within_requests()) {
-            _ if dispatcher.can_run() > 0 => return part.leave(dispatcher),
+            _ if dispatcher.can_run() > 0 || dispatcher.has_surplus() => {
+                return loops.leave(home, dispatcher);
+            }
             (true, false) => LONGEST_SLEEP,
             (true, true) => REST_BESIDE_OTHERS,
             (false, false) => LONGEST_WAIT,
             (false, true) => {
-                part.leave(dispatcher);
+                loops.leave(home, dispatcher);
                 return self.park(seat, REST_BESIDE_OTHERS);
             }
         };
         // Meanwhile the thread does not search.
         loops.alarm.parking.found();
+        loops.pass_the_search_on(seat);
+        if dispatcher.takes_note_of_refill() {
+            loops.wake_the_starved();
+        }
         dispatcher.inline_wait(longest);
         loops.alarm.parking.search();
-        part.leave(dispatcher);
+        loops.leave(home, dispatcher);
     }
 }

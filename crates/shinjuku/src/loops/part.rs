@@ -14,7 +14,9 @@ const FULL: usize = 2;
 const STARVED: usize = 4;
 /// All that waits there runs only in what is idle.
 const BEST_EFFORT: usize = 8;
-const ONE: usize = 16;
+/// It has contexts to leave to the other parts, whose dispatchers cannot see them.
+const SURPLUS: usize = 16;
+const ONE: usize = 32;
 
 /// Which requests are looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +66,8 @@ impl<Tr: Transport> Part<Tr> {
             true => BEST_EFFORT,
             false => 0,
         };
-        let state = LIES | full | starved | idle_only | (dispatcher.can_run() * ONE);
+        let surplus = if dispatcher.has_surplus() { SURPLUS } else { 0 };
+        let state = LIES | full | starved | idle_only | surplus | (dispatcher.can_run() * ONE);
         self.place.leave(dispatcher, state);
     }
 
@@ -86,7 +89,7 @@ impl<Tr: Transport> Part<Tr> {
     /// Whether something is to be done there beside polling.
     pub(super) fn has_polled(&self, work: Work) -> bool {
         let state = self.place.state();
-        waits(state, work) || state > 0 && self.place.has_news()
+        is_needed(state, work) || state > 0 && self.place.has_news()
     }
 
     /// Whether the transport tells without being polled.
@@ -103,18 +106,26 @@ impl<Tr: Transport> Part<Tr> {
         is_due: impl FnOnce() -> bool,
     ) -> bool {
         let state = self.place.state();
-        if state == 0 {
-            return false;
-        }
+        state > 0 && (is_needed(state, work) || self.has_come(state, unless_told, is_due))
+    }
+
+    /// Whether it lies there and something has come since it was left, or `is_due`.
+    pub(super) fn has_news(&self, is_due: impl FnOnce() -> bool) -> bool {
+        let state = self.place.state();
+        state > 0 && self.has_come(state, false, is_due)
+    }
+
+    fn has_come(&self, state: usize, unless_told: bool, is_due: impl FnOnce() -> bool) -> bool {
         let has_arrivals = || match &self.glance {
             Some(glance) => state & FULL == 0 && glance(),
             None => unless_told,
         };
-        waits(state, work) || self.place.has_news() || has_arrivals() || is_due()
+        self.place.has_news() || has_arrivals() || is_due()
     }
 }
 
-/// Whether such requests wait in a dispatcher of this state.
-fn waits(state: usize, work: Work) -> bool {
-    state >= ONE && (work == Work::Any || state & BEST_EFFORT == 0)
+/// Whether such requests wait in a dispatcher of this state, or contexts for the other parts.
+fn is_needed(state: usize, work: Work) -> bool {
+    let waits = state >= ONE && (work == Work::Any || state & BEST_EFFORT == 0);
+    waits || state & SURPLUS != 0
 }

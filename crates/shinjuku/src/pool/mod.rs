@@ -91,10 +91,11 @@ struct PoolClass {
 }
 
 impl Pool {
-    /// Starts a pool with these classes, beside whatever else the process does: layout `symmetric`,
-    /// with as many loops as cores. A loop parks when it is idle, and is not pinned unless all
-    /// cores of the process are isolated. [`description`](Self::description) says which mechanism
-    /// was chosen.
+    /// Starts a pool with these classes, the most urgent first: of two closures that wait, the one
+    /// of the earlier class runs, and a closure is preempted for those of earlier classes. The pool
+    /// is there beside whatever else the process does: layout `symmetric`, with as many loops as
+    /// cores. A loop parks when it is idle, and is not pinned unless all cores of the process are
+    /// isolated. [`description`](Self::description) says which mechanism was chosen.
     ///
     /// # Errors
     /// [`StartError`] says what is in the way. No thread of the pool is left running then.
@@ -104,11 +105,16 @@ impl Pool {
         Self::builder(classes).start()
     }
 
-    /// Begins to configure a pool with these classes.
+    /// Begins to configure a pool with these classes, the most urgent first. So the policy of
+    /// several is `priority`, unless another is set.
     pub fn builder<Name: Into<String>>(classes: impl IntoIterator<Item = Name>) -> PoolBuilder {
-        let classes = classes.into_iter().map(ClassConfig::new);
+        let config = Config::default().class(classes.into_iter().map(ClassConfig::new));
+        let config = match config.class.len() {
+            0 | 1 => config,
+            _ => config.policy(PolicyConfig::new("priority")),
+        };
         PoolBuilder {
-            config: Config::default().class(classes),
+            config,
             token: None,
         }
     }
@@ -323,7 +329,7 @@ macro_rules! pool_setters {
 impl PoolBuilder {
     /// Takes a whole configuration. The classes that [`Pool::builder`] named keep their places, and
     /// take the settings of the configuration's classes of these names. The configuration's other
-    /// classes come after them. All else that was set before is lost.
+    /// classes come after them. All else that was set before is lost, the policy included.
     pub fn config(mut self, mut config: Config) -> Self {
         let mut given = std::mem::take(&mut config.class);
         if given == Config::default().class {

@@ -181,7 +181,7 @@ impl Preemption {
             );
             let chosen = Self::soft(true, grace, &why);
             return Ok(match config.preemption.raises_quanta() {
-                true => chosen.raising_quanta(costs.probe, None),
+                true => chosen.raising_quanta(config, costs.probe, None),
                 false => chosen,
             });
         };
@@ -243,7 +243,7 @@ impl Preemption {
             costs.how,
         );
         if config.preemption.raises_quanta() {
-            self = self.raising_quanta(costs.probe, Some((&name, cost)));
+            self = self.raising_quanta(config, costs.probe, Some((&name, cost)));
         }
         for words in said {
             self.why += "; ";

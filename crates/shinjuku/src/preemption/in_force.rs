@@ -165,6 +165,7 @@ impl fmt::Display for InForce {
 mod tests {
     use super::*;
     use crate::load_profile::Period;
+    use crate::quantum_floor::PreemptedFor;
 
     const COST: Nanos = Nanos(8_000);
 
@@ -187,7 +188,7 @@ mod tests {
         let in_force = InForce::new([("signal", &floor)]);
         in_force.publish(&[&floor], &load(500, 500_000));
         assert_eq!(in_force.changes(), 0);
-        floor.adapt(&load(500, 500_000));
+        floor.suit(&load(500, 500_000), PreemptedFor::Anyone);
         in_force.publish(&[&floor], &load(500, 500_000));
         assert_eq!(in_force.changes(), 1);
         assert_eq!(
@@ -201,7 +202,7 @@ mod tests {
     fn that_nothing_is_preempted_is_told_as_well() {
         let mut floor = QuantumFloor::at_cost(COST);
         let in_force = InForce::new([("signal", &floor)]);
-        floor.adapt(&load(100_000, 100_000));
+        floor.suit(&load(100_000, 100_000), PreemptedFor::Anyone);
         in_force.publish(&[&floor], &load(100_000, 100_000));
         let said = in_force.to_string();
         assert!(

@@ -44,7 +44,7 @@ use crate::calibrate;
 use crate::config::{Config, MechanismKind};
 use crate::layout::Layout;
 use crate::load_profile::{LoadProfile, Period};
-use crate::quantum_floor::QuantumFloor;
+use crate::quantum_floor::{PreemptedFor, QuantumFloor};
 use crate::start_error::StartError;
 
 pub(crate) use in_force::InForce;
@@ -125,12 +125,17 @@ impl Preemption {
         let (priority, kind) = (config.realtime_priority, config.context_kind);
         let costs = calibrate::measure(layout, priority, kind, self.signal, None);
         let by_signal = self.signal.map(|_| ("signal", costs.signal));
-        self.raising_quanta(costs.probe, by_signal)
+        self.raising_quanta(config, costs.probe, by_signal)
     }
 
     /// Keeps quanta above floors, which follow from the load, the cost of a preemption by probe,
     /// and that of one by the hard mechanism, which has a name here.
-    fn raising_quanta(mut self, by_probe: Nanos, hard: Option<(&str, Nanos)>) -> Self {
+    fn raising_quanta(
+        mut self,
+        config: &Config,
+        by_probe: Nanos,
+        hard: Option<(&str, Nanos)>,
+    ) -> Self {
         self.probe_floor = QuantumFloor::at_cost(by_probe);
         let mut floors = vec![("probe", &self.probe_floor)];
         if let Some((name, cost)) = hard {
@@ -143,8 +148,11 @@ impl Preemption {
             let micros = floor.raise(Nanos(0)).as_micros_f64();
             self.why += &format!("{and} {micros:.1} us by {name}");
         }
-        self.why += ", at first; requests preempted often have up to ";
-        self.why += &format!("{LONGEST_STRETCH} times their quantum");
+        self.why += ", at first";
+        if PreemptedFor::under(config) == PreemptedFor::Anyone {
+            self.why += "; requests preempted often have up to ";
+            self.why += &format!("{LONGEST_STRETCH} times their quantum");
+        }
         self.in_force = Some(Arc::new(InForce::new(floors)));
         self
     }
@@ -158,6 +166,13 @@ impl Preemption {
         }
     }
 
+    /// Says whether probes and the hard mechanism stop requests even if nobody waits.
+    pub(crate) fn unasked(mut self, by_probe: bool, hard: bool) -> Self {
+        self.probe_floor.unasked(by_probe);
+        self.hard_floor.unasked(hard);
+        self
+    }
+
     /// Counts a finished request, which has run for `ran` in all.
     #[inline]
     pub(crate) fn finished(&mut self, ran: Nanos) {
@@ -165,15 +180,14 @@ impl Preemption {
     }
 
     /// Adapts the floors to what a period showed: its length times the number of workers, how much
-    /// of that they were without a request, and how many preemptions there were of each kind. If
-    /// the policy `is_first_come`, whatever is preempted, no request is that is as long as others.
+    /// of that they were without a request, and how many preemptions there were of each kind.
     pub(crate) fn adapt(
         &mut self,
         worker_time: Nanos,
         idle: Nanos,
         by_probe: u64,
         hard: u64,
-        is_first_come: bool,
+        preempted_for: PreemptedFor,
     ) {
         let spent = self.probe_floor.spent(by_probe).0 + self.hard_floor.spent(hard).0;
         self.load.observe(Period {
@@ -182,10 +196,7 @@ impl Preemption {
             spent: Nanos(spent),
         });
         for floor in [&mut self.probe_floor, &mut self.hard_floor] {
-            match is_first_come {
-                true => floor.let_run(&self.load),
-                false => floor.adapt(&self.load),
-            }
+            floor.suit(&self.load, preempted_for);
         }
         if let Some(in_force) = &self.in_force {
             in_force.publish(&[&self.probe_floor, &self.hard_floor], &self.load);

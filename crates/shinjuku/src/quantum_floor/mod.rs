@@ -23,11 +23,19 @@
 //! alike would have to wait once for each quantum that they take, so they are not preempted at all.
 //! A cost that was measured too low does most harm in `U(q)`, so the cost counts twice there.
 //!
+//! Under strict priority and EDF a request is preempted only for one that goes before it, so each
+//! arrival causes one preemption at most, and short requests do not queue behind long ones. The
+//! floor is the least one there, unless preemptions took more than a share of what is left of the
+//! workers' time.
+//! Where a request is stopped at the end of each quantum whether others wait or not, the quantum is
+//! so long that this takes a small share of its time.
+//!
 //! The profile knows finished requests only. A request that runs for twice as long as the longest
 //! of these is preempted, whatever the estimate says.
 
-use shinjuku_policy::Nanos;
+use shinjuku_policy::{Nanos, registry};
 
+use crate::config::Config;
 use crate::load_profile::LoadProfile;
 
 /// How often the floor is estimated.
@@ -50,10 +58,38 @@ const WORTH_IT: f64 = 0.8;
 const WORTH_CHANGING: f64 = 0.85;
 /// How many times the measured cost a preemption is taken to add to the workers' load.
 const CAUTION: f64 = 2.0;
+/// The least floor over the cost where requests are stopped for more urgent ones.
+const ASKED_MULTIPLE: f64 = 10.0;
+/// The same where they are stopped even if nobody waits.
+const UNASKED_MULTIPLE: f64 = 20.0;
+/// Preemptions for more urgent requests may take this share of what the workers have left.
+const FOR_URGENT: f64 = 0.5;
 /// The length below which this share of the requests lies stands for the short ones.
 const SHORT: f64 = 0.1;
 /// The workers count as no busier than this, lest the estimate become infinite.
 const BUSIEST: f64 = 0.98;
+
+/// For whom the policy has requests preempted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PreemptedFor {
+    /// Whoever waits: the preempted one goes behind them.
+    Anyone,
+    /// Nobody that is as long: the preempted one would run next again.
+    Nobody,
+    /// Whoever goes before it by rank.
+    MoreUrgent,
+}
+
+impl PreemptedFor {
+    /// By the configured policy. Where a preempted request can only go back to the place that its
+    /// rank gives it, it is preempted for those before it.
+    pub(crate) fn under(config: &Config) -> Self {
+        match registry::named(config.policy.kind.as_str()) {
+            Ok(policy) if policy.preempts && !policy.requeues => Self::MoreUrgent,
+            _ => Self::Anyone,
+        }
+    }
+}
 
 /// The floor for one mechanism.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +97,8 @@ pub(crate) struct QuantumFloor {
     /// Worker time that one preemption takes; 0: a floor that stays at 0.
     cost: Nanos,
     current: u64,
+    /// Whether requests are stopped even if nobody waits.
+    is_unasked: bool,
 }
 
 impl QuantumFloor {
@@ -71,7 +109,13 @@ impl QuantumFloor {
         Self {
             cost,
             current: cost.0 * FIRST_MULTIPLE,
+            is_unasked: false,
         }
+    }
+
+    /// Says whether requests are stopped even if nobody waits.
+    pub(crate) fn unasked(&mut self, is_unasked: bool) {
+        self.is_unasked = is_unasked;
     }
 
     /// The worker time that so many preemptions take.
@@ -84,9 +128,46 @@ impl QuantumFloor {
         Nanos(quantum.0.max(self.current))
     }
 
+    fn for_urgent(&self) -> f64 {
+        let multiple = match self.is_unasked {
+            true => UNASKED_MULTIPLE,
+            false => ASKED_MULTIPLE,
+        };
+        self.cost.0 as f64 * multiple
+    }
+
+    /// Sets the floor to what suits the load and the policy.
+    pub(crate) fn suit(&mut self, load: &LoadProfile, preempted_for: PreemptedFor) {
+        match preempted_for {
+            PreemptedFor::Anyone => self.adapt(load),
+            PreemptedFor::Nobody => self.let_run(load),
+            PreemptedFor::MoreUrgent => self.give_way(load),
+        }
+    }
+
+    /// Sets the floor to the least one, or the least at which preemptions take no more than
+    /// [`FOR_URGENT`] of the workers' time that is left: there is one an arrival at most, and one a
+    /// quantum.
+    fn give_way(&mut self, load: &LoadProfile) {
+        let busy = load.busy().min(BUSIEST);
+        let spent = busy * CAUTION * self.cost.0 as f64 / (FOR_URGENT * (1.0 - busy));
+        let mean: f64 = load.lengths().map(|(share, length)| share * length).sum();
+        let least = self.for_urgent();
+        let floor = if spent > mean {
+            least.max(spent)
+        } else {
+            least
+        };
+        // The load changes a little all the time.
+        let near = self.current as f64 * WORTH_CHANGING..=self.current as f64 / WORTH_CHANGING;
+        if !near.contains(&floor) {
+            self.current = floor as u64;
+        }
+    }
+
     /// Sets the floor so that no request is preempted that is as long as others: the policy would
     /// have it run next again.
-    pub(crate) fn let_run(&mut self, load: &LoadProfile) {
+    fn let_run(&mut self, load: &LoadProfile) {
         let none = self.none(load) as u64;
         // The longest length changes a little all the time.
         if self.cost.0 > 0 && !(none..=2 * none).contains(&self.current) {
@@ -104,7 +185,7 @@ impl QuantumFloor {
     }
 
     /// Sets the floor to the quantum that suits the load.
-    pub(crate) fn adapt(&mut self, load: &LoadProfile) {
+    fn adapt(&mut self, load: &LoadProfile) {
         if self.cost.0 == 0 {
             return;
         }

@@ -75,6 +75,32 @@ fn where_preempted_requests_are_next_again_only_longer_ones_than_are_known_are_p
 }
 
 #[test]
+fn for_more_urgent_requests_alone_the_floor_is_low_while_there_is_time_left() {
+    let mixed = [(940, 10_000), (60, 15_000_000)];
+    let floor = |busy, is_unasked| {
+        let mut floor = QuantumFloor::at_cost(COST);
+        floor.unasked(is_unasked);
+        floor.suit(&profile(&mixed, busy), PreemptedFor::MoreUrgent);
+        floor.raise(Nanos(0)).0
+    };
+    // Rotating, the estimate would have it raised long before.
+    assert!(floor_under(&profile(&mixed, 0.9)) > 20 * COST.0);
+    assert_eq!(
+        [0.2, 0.6, 0.9].map(|busy| floor(busy, false)),
+        [10 * COST.0; 3]
+    );
+    assert_eq!(
+        [0.2, 0.6, 0.9].map(|busy| floor(busy, true)),
+        [20 * COST.0; 3]
+    );
+    // Half of the hundredth that is left: a preemption for each arrival would take more.
+    assert!(floor(0.99, false) > 100 * COST.0);
+    let mut none = QuantumFloor::NONE;
+    none.suit(&profile(&mixed, 0.5), PreemptedFor::MoreUrgent);
+    assert_eq!(none.raise(Nanos(3)), Nanos(3));
+}
+
+#[test]
 fn a_few_busy_periods_are_no_overload_and_many_are() {
     let mut load = profile(&[(995, 500), (5, 500_000)], 0.5);
     let mut floor = QuantumFloor::at_cost(COST);

@@ -362,15 +362,21 @@ fn mean_turn(layout: LayoutKind, quanta: QuantaKind) -> Duration {
 }
 
 /// Of 150 turns of each request, the last 134 are four times as long. In these layouts a turn is of
-/// time on the CPU, so other programs do not matter.
+/// time on the CPU. A hypervisor that has the core counts all the same, so one comparison may fail.
 #[test]
 fn a_request_that_is_preempted_often_runs_for_longer_where_auto_has_the_quanta() {
     for layout in [LayoutKind::Inline, LayoutKind::Symmetric] {
-        let configured = mean_turn(layout, QuantaKind::Configured);
-        let raised = mean_turn(layout, QuantaKind::Raised);
-        assert!(
-            raised > 2 * configured,
-            "{layout:?}: {raised:?} and {configured:?}"
-        );
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            let configured = mean_turn(layout, QuantaKind::Configured);
+            let raised = mean_turn(layout, QuantaKind::Raised);
+            if raised > 2 * configured {
+                break;
+            }
+            assert!(
+                Instant::now() < give_up,
+                "{layout:?}: {raised:?} and {configured:?}"
+            );
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Priorities and deadlines.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
-use shinjuku::{ClassConfig, RunError, RunOptions};
+use shinjuku::{ClassConfig, HardPreemption, RunError, RunOptions};
 
 use super::*;
 
@@ -192,4 +193,89 @@ fn a_full_queue_refuses() {
         assert_eq!(statistics.refused.of(Refusal::QueueFull), 20 * rounds - ran);
         assert_eq!(statistics.in_system(), 0);
     });
+}
+
+/// Signals cost more than most closures, and nobody needs one here until the third closure comes.
+#[test]
+fn what_runs_alone_is_interrupted_only_once_another_comes() {
+    const ALONE: Duration = Duration::from_millis(60);
+    let policy = PolicyConfig::new("priority").quantum_us(200.0);
+    let pool = Pool::builder(["interactive", "batch"])
+        .workers(2)
+        .policy(policy)
+        .preemption(PreemptionConfig::new(MechanismKind::Signal))
+        // SAFETY: the closures below only spin.
+        .allow_hard_preemption(unsafe { HardPreemption::allow() })
+        .start()
+        .unwrap();
+    let [runs, over] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let spinning: Vec<_> = (0..2)
+        .map(|_| {
+            let (runs, over) = (Arc::clone(&runs), Arc::clone(&over));
+            pool.run("batch", move || {
+                runs.fetch_add(1, Ordering::AcqRel);
+                while over.load(Ordering::Acquire) == 0 {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    wait_for("both to run", || runs.load(Ordering::Acquire) == 2);
+    // A host that takes the core away may have another thread relieve the loop first.
+    let interrupted = || {
+        let statistics = pool.statistics();
+        statistics.preemptions.by_interrupt + statistics.rescued
+    };
+    let before = interrupted();
+    thread::sleep(ALONE);
+    // By the quantum it would be hundreds. One that was on its way may come.
+    let alone = interrupted() - before;
+    assert!(alone <= 2, "{alone} interrupts for nobody");
+    let mut urgent = pool.run("interactive", move || over.store(1, Ordering::Release));
+    urgent.wait_timeout(PATIENCE).unwrap().unwrap();
+    assert!(interrupted() > before, "something gave way");
+    for closure in spinning {
+        closure.wait().unwrap();
+    }
+    assert!(pool.shutdown(PATIENCE).is_clean());
+}
+
+/// The urgent closure spins for what a suspended one has, and nobody else comes.
+#[test]
+fn an_urgent_closure_gives_way_to_the_one_whose_lock_it_wants() {
+    let pool = Pool::builder(["interactive", "batch"])
+        .workers(1)
+        .preemption(PreemptionConfig::new(MechanismKind::Signal))
+        // SAFETY: the closures below only spin.
+        .allow_hard_preemption(unsafe { HardPreemption::allow() })
+        .start()
+        .unwrap();
+    let lock = Arc::new(AtomicUsize::new(0));
+    let held = Arc::clone(&lock);
+    let batch = pool.run("batch", move || {
+        held.store(1, Ordering::Release);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        held.store(0, Ordering::Release);
+    });
+    wait_for("the lock", || lock.load(Ordering::Acquire) == 1);
+    let mut urgent = pool.run("interactive", move || {
+        while lock.load(Ordering::Acquire) == 1 {
+            std::hint::spin_loop();
+        }
+    });
+    urgent.wait_timeout(PATIENCE).unwrap().unwrap();
+    batch.wait().unwrap();
+    assert!(pool.shutdown(PATIENCE).is_clean());
+}
+
+#[test]
+fn of_several_classes_the_first_is_the_most_urgent_unless_a_policy_is_set() {
+    let policy = |pool: PoolBuilder| pool.workers(1).start().unwrap().description();
+    assert!(policy(Pool::builder(["interactive", "batch"])).contains("policy priority(2 classes)"));
+    assert!(policy(Pool::builder(["batch"])).contains("policy c-PRE-SQ("));
+    let fair = Pool::builder(["a", "b"]).policy(PolicyConfig::new("c-pre-sq"));
+    assert!(policy(fair).contains("policy c-PRE-SQ("));
 }

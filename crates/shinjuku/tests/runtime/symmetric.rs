@@ -86,20 +86,19 @@ fn what_waits_for_a_context_starts_at_an_idle_loop_when_there_is_one_again() {
         let handle = runtime.handle();
         let (release, blocked) = mpsc::sync_channel::<()>(7);
         let blocked = Arc::new(std::sync::Mutex::new(blocked));
+        let holding = Arc::new(AtomicU64::new(0));
         // All contexts but the one that the other loop keeps.
-        // The gauges are published by turns of the loops, which all may be within these.
-        let started = Arc::new(AtomicU64::new(0));
         let hold: Vec<_> = (0..7)
             .map(|_| {
-                let (blocked, starts) = (Arc::clone(&blocked), Arc::clone(&started));
+                let (blocked, holds) = (Arc::clone(&blocked), Arc::clone(&holding));
                 let job = move || {
-                    starts.fetch_add(1, Ordering::AcqRel);
+                    holds.fetch_add(1, Ordering::Relaxed);
                     u64::from(blocked.lock().unwrap().recv().is_ok())
                 };
                 submit(&handle, 1, Box::new(job))
             })
             .collect();
-        wait_for("seven", || started.load(Ordering::Acquire) == 7);
+        wait_for("seven", || holding.load(Ordering::Relaxed) == 7);
         let (send, receive) = mpsc::channel();
         let theirs = handle.clone();
         let waits = submit(
@@ -258,8 +257,14 @@ fn what_a_busy_loop_has_polled_can_be_stolen() {
     for round in 0..100_u64 {
         let all_came = Arc::new(AtomicBool::new(false));
         let gate = Arc::clone(&all_came);
-        let first = move || u64::from(spin_until(|| gate.load(Ordering::Acquire)));
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&begun);
+        let first = move || {
+            begins.store(true, Ordering::Release);
+            u64::from(spin_until(|| gate.load(Ordering::Acquire)))
+        };
         let first = submit(&handle, round % 2, Box::new(first));
+        wait_for("the first request", || begun.load(Ordering::Acquire));
         let done = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&done);
         let busy = move || u64::from(spin_until(|| seen.load(Ordering::Acquire)));
@@ -624,6 +629,42 @@ struct Held {
     open: Arc<AtomicBool>,
     done: Arc<AtomicBool>,
     ticket: shinjuku::Ticket<u64>,
+}
+
+/// Requests that wait, that have started, and that run, as the gauges say.
+fn gauges(runtime: &Runtime<Job, u64>) -> (u64, u64, u64) {
+    let now = runtime.statistics();
+    (now.waiting, now.started, now.running)
+}
+
+/// Nobody looks after a dispatcher while its own loop is within a request and nothing is to be done
+/// there. So what the other loop does there has to show at once.
+#[test]
+fn the_gauges_know_of_what_a_loop_that_helps_runs_and_leaves() {
+    let runtime = jobs(two_loops(MechanismKind::None));
+    let handle = runtime.handle();
+    for round in 0..20 {
+        wait_for("quiet", || gauges(&runtime) == (0, 0, 0));
+        let [at_home, elsewhere] = held_at_both_loops(&handle, || ());
+        assert_eq!(gauges(&runtime), (0, 2, 2), "round {round}");
+        // The loop that helps goes home.
+        let (started, open) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (starts, gate) = (Arc::clone(&started), Arc::clone(&open));
+        let next = move || {
+            starts.store(true, Ordering::Release);
+            wait_for("the gate", || gate.load(Ordering::Acquire));
+            2
+        };
+        let next = submit(&handle, 1, Box::new(next));
+        elsewhere.open.store(true, Ordering::Release);
+        wait_for("the way home", || started.load(Ordering::Acquire));
+        assert_eq!(gauges(&runtime), (0, 2, 2), "round {round}, at home");
+        at_home.open.store(true, Ordering::Release);
+        open.store(true, Ordering::Release);
+        let answers = [at_home.ticket, elsewhere.ticket, next].map(shinjuku::Ticket::wait);
+        assert_eq!(answers, [Ok(1), Ok(1), Ok(2)]);
+    }
+    assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
 /// At the end, one loop is within a request for long. The other looks after both dispatchers, so a

@@ -52,15 +52,14 @@ fn a_staged_request_does_not_outlive_its_deadline() {
     );
     wait_for("the start", || runtime.statistics().running == 1);
     let options = SubmitOptions::new(ClassId(0)).deadline(Duration::from_millis(5));
-    let staged = handle
+    let mut staged = handle
         .submit_with(options, Box::new(|| 2u64) as Job)
         .unwrap();
-    std::thread::sleep(Duration::from_millis(60));
-    stop.store(true, Ordering::Relaxed);
     assert_eq!(
-        staged.wait(),
-        Err(TicketError::Refused(Refusal::DeadlinePassed))
+        staged.wait_timeout(PATIENCE),
+        Some(Err(TicketError::Refused(Refusal::DeadlinePassed)))
     );
+    stop.store(true, Ordering::Relaxed);
     assert_eq!(long.unwrap().wait(), Ok(1));
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }

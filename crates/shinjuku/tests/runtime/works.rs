@@ -197,6 +197,7 @@ fn a_request_that_blocks_does_not_stop_dispatching() {
         let busy = Busy::begin(&handle);
         let (let_go, go) = mpsc::channel::<u64>();
         let (tell, told) = mpsc::channel();
+        let before = runtime.statistics().dispatcher_relieved;
         let blocks = submit(&handle, move || {
             OWN.set(round);
             tell.send(()).unwrap();
@@ -208,7 +209,9 @@ fn a_request_that_blocks_does_not_stop_dispatching() {
         for n in 0..10 {
             assert_eq!(reply(submit(&handle, move || n)), Ok(n));
         }
-        assert_eq!(runtime.statistics().dispatcher_relieved, round);
+        wait_for("the relief", || {
+            runtime.statistics().dispatcher_relieved > before
+        });
         let_go.send(10).unwrap();
         assert_eq!(reply(blocks), Ok(10 + round));
     }
@@ -235,7 +238,8 @@ fn a_request_that_does_not_probe_does_not_stop_dispatching() {
     assert_eq!(reply(submit(&handle, || 1)), Ok(1));
     stop.store(true, Ordering::Relaxed);
     assert_eq!(reply(spins), Ok(9));
-    assert_eq!(runtime.statistics().dispatcher_relieved, 1);
+    // A thread that Linux takes off its core is relieved as well.
+    assert!(runtime.statistics().dispatcher_relieved >= 1);
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 
@@ -268,7 +272,8 @@ fn a_lock_that_a_suspended_request_has_is_waited_for() {
     wait_for("the dispatcher", || began.load(Ordering::Relaxed));
     busy.end();
     assert_eq!((reply(holder), reply(waiter)), (Ok(2), Ok(20)));
-    assert_eq!(runtime.statistics().dispatcher_relieved, 1);
+    // A thread that Linux takes off its core is relieved as well.
+    assert!(runtime.statistics().dispatcher_relieved >= 1);
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 

@@ -27,7 +27,7 @@ impl Part {
     /// The same without best-effort requests, as far as can be told before polling.
     fn urgent(&self, with_ring: bool) -> usize {
         let ring = if with_ring { self.ring.len() } else { 0 };
-        ring + self.policy.worth_preempting(ANYONE, Want::Any)
+        ring + self.policy.worth_preempting(ANYONE, Want::Any, None)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A worker's side: requests begin, end, and are preempted.
 
 use rand::RngExt;
-use shinjuku_policy::{Want, WorkerId};
+use shinjuku_policy::{TaskId, Want, WorkerId};
 
 use super::{Message, NONE, Next, Server};
 use crate::Outcome;
@@ -67,7 +67,9 @@ impl Server {
     /// Whether a request waits that worker `at` would be preempted for. With best effort, only what
     /// no preemption under way will serve counts.
     pub(super) fn has_use_for(&self, at: usize) -> bool {
-        let worth = || (self.policy).worth_preempting(WorkerId(at as u16), Want::Any);
+        let running = self.workers[at].running;
+        let running = (running != NONE).then_some(TaskId(running));
+        let worth = || (self.policy).worth_preempting(WorkerId(at as u16), Want::Any, running);
         let served = match self.has_best_effort {
             true => self.preempting_count,
             false => 0,
