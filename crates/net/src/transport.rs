@@ -236,8 +236,9 @@ pub trait Transport: Send + Sized + 'static {
 
     /// Offered at start, before the first [`poll`](Self::poll), where several threads serve: from
     /// now on the transport calls `wake`, from any thread, when requests are there to be polled,
-    /// and the runtime never calls [`wait`](Self::wait). What is given back tells any thread, at
-    /// the price of a load or two, whether requests seem to be there.
+    /// also while all loops are busy, and the runtime never calls [`wait`](Self::wait). What is
+    /// given back tells any thread, at the price of a load or two, whether requests seem to be
+    /// there.
     ///
     /// `None`, the default: only polling tells. Then one thread at a time waits in `wait`, for a
     /// millisecond at most where there are others.
@@ -245,6 +246,10 @@ pub trait Transport: Send + Sized + 'static {
         drop(wake);
         None
     }
+
+    /// Whether `wake` is called also while all loops are within requests. Then a request beside
+    /// which nobody waits has no timer of its own: what comes has it set.
+    const WAKES_THE_BUSY: bool = true;
 
     /// No request is wanted any more: what comes is turned away by the transport. From now on
     /// `poll` delivers what the transport had accepted before, if it tells senders that, and

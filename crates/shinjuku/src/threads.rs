@@ -209,7 +209,6 @@ impl<Tr: Transport> Threads<Tr> {
             relay: works.map(|_| core.relay(&config)),
             ..start
         };
-        let asks_always = layout.inline && !start.is_told_of_work();
         let parts = parts(transports, policies, pool.idle, &preemption);
         if let Err((error, idle)) = core.start_threads(start, parts) {
             if let Some(handles) = core.handles.take() {
@@ -219,7 +218,7 @@ impl<Tr: Transport> Threads<Tr> {
             return Err(error);
         }
         tracing::info!(target: "shinjuku", "{}", core.description);
-        if let Err(error) = core.start_loggers(&config, asks_always) {
+        if let Err(error) = core.start_loggers(&config, layout.inline) {
             let _ = core.shutdown(Duration::ZERO);
             return Err(error);
         }
@@ -227,14 +226,15 @@ impl<Tr: Transport> Threads<Tr> {
     }
 
     /// Starts the threads that log: what `auto` changes, and requests that stall their worker.
-    fn start_loggers(&mut self, config: &Config, asks_always: bool) -> Result<(), StartError> {
+    fn start_loggers(&mut self, config: &Config, inline: bool) -> Result<(), StartError> {
         let observer = self.observer();
         let changing: Vec<_> = observer.changing().collect();
         if !changing.is_empty() {
             self.change_log = Some(ChangeLog::start(changing)?);
         }
         if let Some(limit) = config.report_stalls_after() {
-            self.stall_watch = Some(StallWatch::start(observer, limit, asks_always)?);
+            let loops = self.alarm.clone().filter(|_| inline);
+            self.stall_watch = Some(StallWatch::start(observer, limit, loops)?);
         }
         Ok(())
     }
@@ -716,6 +716,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             && self.config.realtime_priority.is_none()
             && !self.config.has_best_effort()
             && (0..self.loops.parts()).all(|part| self.loops.tells(part))
+            && Tr::WAKES_THE_BUSY
     }
 
     /// A dispatcher's own threads, behind the spares.
@@ -786,6 +787,7 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
             // some hundred threads only, and Dune wants a core for each.
             backend: self.backend.clone().filter(|_| !spare),
             timer_signal: self.timer_signal,
+            is_told_of_work: self.is_told_of_work(),
         }
     }
 
@@ -815,6 +817,7 @@ struct Place {
     mechanism: MechanismKind,
     backend: Option<Arc<dyn Backend>>,
     timer_signal: Option<Signal>,
+    is_told_of_work: bool,
 }
 
 impl Place {
@@ -840,7 +843,9 @@ impl Place {
         Ok(Prepared {
             worker,
             _realtime: realtime,
-            remote_timer: timer.as_ref().map(DeadlineTimer::remote).transpose()?,
+            remote_timer: (timer.as_ref().filter(|_| self.is_told_of_work))
+                .map(DeadlineTimer::remote)
+                .transpose()?,
             timer,
         })
     }

@@ -232,6 +232,9 @@ impl<Work: Copy + Send + Sync + 'static> Transport for Injector<Work> {
         }))
     }
 
+    /// Later arrivals are there once the clock says so.
+    const WAKES_THE_BUSY: bool = false;
+
     fn close(&mut self) {
         self.next = self.arrivals.len();
     }

@@ -257,7 +257,8 @@ fn a_timer_that_stands_by_is_set_by_who_wants_the_worker() {
     let (tells, stop) = (Arc::clone(&runs), Arc::clone(&over));
     let spins = stage.load(move || {
         tells.store(true, Ordering::Release);
-        while !stop.load(Ordering::Acquire) {
+        let start = Instant::now();
+        while !stop.load(Ordering::Acquire) && start.elapsed() < PATIENCE {
             std::hint::spin_loop();
         }
         7

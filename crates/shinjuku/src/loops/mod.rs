@@ -136,9 +136,14 @@ impl Alarm {
     /// What wakes a loop for the transport that is the home of loop `first`.
     pub(crate) fn wake_for(self: &Arc<Self>, first: usize) -> Wake {
         let alarm = Arc::clone(self);
+        Box::new(move || alarm.tell_of_news(first))
+    }
+
+    /// Something has come that is to be polled in this part: wakes a loop that may do so.
+    fn tell_of_news(&self, part: usize) {
         match self.help {
-            Help::All => Box::new(move || alarm.wake(first)),
-            Help::Polled | Help::None => Box::new(move || alarm.wake_at_home(first)),
+            Help::All => self.wake(part),
+            Help::Polled | Help::None => self.wake_at_home(part),
         }
     }
 
@@ -208,15 +213,23 @@ impl Alarm {
     /// there, or run a request of the part, and stand by, have the request interrupted when its
     /// quantum is over.
     fn hurry(&self, part: usize) {
-        self.at_home(part).for_each(|seat| self.hurry_seat(seat));
+        self.hurry_beside(part, None);
+    }
+
+    /// As [`hurry`](Self::hurry), but for the loop of one seat.
+    fn hurry_beside(&self, part: usize, beside: Option<usize>) {
+        let others = |seat: &usize| Some(*seat) != beside;
+        self.at_home(part)
+            .filter(others)
+            .for_each(|seat| self.hurry_seat(seat));
         if self.away.load(Ordering::Relaxed) > 0 {
-            for (at, seat) in self.seats.iter().enumerate() {
-                let thread = seat.occupant.load(Ordering::Relaxed);
+            let is_of_part = |seat: &usize| {
+                let thread = self.seats[*seat].occupant.load(Ordering::Relaxed);
                 let standing_by = self.standing_by.get(thread);
-                if standing_by.is_some_and(|one| one.part.load(Ordering::Relaxed) == part) {
-                    self.hurry_seat(at);
-                }
-            }
+                standing_by.is_some_and(|one| one.part.load(Ordering::Relaxed) == part)
+            };
+            let seats = (0..self.seats.len()).filter(others).filter(is_of_part);
+            seats.for_each(|seat| self.hurry_seat(seat));
         }
     }
 
@@ -231,6 +244,21 @@ impl Alarm {
             let (unset, relaxed) = (AT_THE_END, Ordering::Relaxed);
             let _ = stuck_at.compare_exchange(unset, rescue, relaxed, relaxed);
         }
+    }
+
+    /// Whether a loop can be woken for this part, or a request be interrupted.
+    fn can_be_told(&self, part: usize) -> bool {
+        let stands_by =
+            |seat: usize| self.stands_by(self.seats[seat].occupant.load(Ordering::Relaxed));
+        self.parking.has_parked()
+            || self.away.load(Ordering::Relaxed) > 0
+            || self.at_home(part).any(stands_by)
+    }
+
+    /// Whether a thread runs a request that no timer stops.
+    pub(crate) fn stands_by(&self, thread: usize) -> bool {
+        let one = self.standing_by.get(thread);
+        one.is_some_and(|one| one.quantum_end.load(Ordering::Relaxed) != 0)
     }
 
     /// Hurries all loops: the runtime ends.
@@ -464,7 +492,7 @@ impl<Tr: Transport> Loops<Tr> {
     /// Whether something has come for this part since it was left there, as far as that can be
     /// known.
     fn has_news_of(&self, part: usize) -> bool {
-        self.parts[part].has_news(|| !self.control.is_serving()) || self.is_starved_in_vain(part)
+        self.parts[part].has_news() || self.is_starved_in_vain(part)
     }
 
     /// Wakes a loop for each part whose requests wait for a context, after the reserve was
@@ -477,14 +505,22 @@ impl<Tr: Transport> Loops<Tr> {
         }
     }
 
-    /// Leaves a dispatcher in its part. If it has refilled the reserve, wakes those who starved.
+    /// Leaves a dispatcher in its part. Wakes a loop for what came for it meanwhile, since who
+    /// looked for work there found no dispatcher; if it has refilled the reserve, wakes those who
+    /// starved.
     fn leave(&self, part: usize, mut dispatcher: Box<Dispatcher<Tr>>) {
         let has_refilled = dispatcher.takes_note_of_refill();
         self.parts[part].leave(dispatcher);
+        if self.alarm.seats.len() == 1 && !self.tells(part) {
+            return;
+        }
+        // Whoever parks says that it starves, and then looks at the reserve.
+        fence(Ordering::SeqCst);
         if has_refilled {
-            // Whoever parks says that it starves, and then looks at the reserve.
-            fence(Ordering::SeqCst);
             self.wake_the_starved();
+        }
+        if self.alarm.can_be_told(part) && self.has_news_of(part) {
+            self.alarm.tell_of_news(part);
         }
     }
 
@@ -542,22 +578,21 @@ impl<Tr: Transport> Loops<Tr> {
             self.alarm.stand_by((seat, me), part, end);
         }
         self.leave(part, dispatcher);
-        if self.alarm.seats.len() > 1 || deadline.if_wanted.is_some() {
-            // A request that came too late for this turn may have found neither a parked loop to
-            // wake nor a request to interrupt.
-            fence(Ordering::SeqCst);
-            if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
-                self.alarm.wake(part);
-            } else if deadline.if_wanted.is_some() {
-                // What waits in the dispatcher was no reason for a timer. What has come since was
-                // not seen, nor was what another thread has left at home.
-                let home = self.home_of(seat);
-                if self.has_news_of(part) {
-                    self.alarm.wake_at_home(part);
-                }
-                if home != part && self.has_work(home, Work::Any, false) {
-                    self.alarm.wake_at_home(home);
-                }
+        if self.alarm.parking.has_parked() && self.has_work(part, Work::Any, true) {
+            self.alarm.wake(part);
+        } else if self.parts[part].waiting() > 0 {
+            // What waits was no reason to stop this request, but may be one to stop others of the
+            // part.
+            self.alarm.hurry_beside(part, Some(seat));
+        }
+        if deadline.if_wanted.is_some() {
+            let home = self.home_of(seat);
+            if home != part && self.has_work(home, Work::Any, false) {
+                self.alarm.wake_at_home(home);
+            }
+            if self.is_relieved(seat, me) || !self.control.is_serving() {
+                // Nobody finds this thread by its seat any more, or all have been hurried already.
+                let _ = self.alarm.hurry_thread(me);
             }
         }
     }
@@ -637,6 +672,8 @@ impl<Tr: Transport> Loops<Tr> {
         let taken = occupant.compare_exchange(before, me, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             self.alarm.seats[seat].clear();
+            // Either this sees that it stands by, or that thread sees that it is relieved.
+            fence(Ordering::SeqCst);
             // From now on its request is one too many for the cores.
             let _ = self.alarm.hurry_thread(before);
         }
@@ -828,7 +865,9 @@ impl<Tr: Transport> LoopThread<Tr> {
                 self.idle(seat);
             }
         }
-        self.stop_idling(seat);
+        if self.stop_idling(seat) {
+            self.loops.pass_the_search_on(seat);
+        }
     }
 
     /// A part to serve: home, or of two others at random the one where more requests wait. At the

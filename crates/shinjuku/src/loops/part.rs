@@ -106,21 +106,21 @@ impl<Tr: Transport> Part<Tr> {
         is_due: impl FnOnce() -> bool,
     ) -> bool {
         let state = self.place.state();
-        state > 0 && (is_needed(state, work) || self.has_come(state, unless_told, is_due))
+        state > 0 && (is_needed(state, work) || self.has_come(state, unless_told) || is_due())
     }
 
-    /// Whether it lies there and something has come since it was left, or `is_due`.
-    pub(super) fn has_news(&self, is_due: impl FnOnce() -> bool) -> bool {
+    /// Whether it lies there and something has come since it was left.
+    pub(super) fn has_news(&self) -> bool {
         let state = self.place.state();
-        state > 0 && self.has_come(state, false, is_due)
+        state > 0 && self.has_come(state, false)
     }
 
-    fn has_come(&self, state: usize, unless_told: bool, is_due: impl FnOnce() -> bool) -> bool {
+    fn has_come(&self, state: usize, unless_told: bool) -> bool {
         let has_arrivals = || match &self.glance {
             Some(glance) => state & FULL == 0 && glance(),
             None => unless_told,
         };
-        self.place.has_news() || has_arrivals() || is_due()
+        self.place.has_news() || has_arrivals()
     }
 }
 

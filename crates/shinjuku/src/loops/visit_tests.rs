@@ -343,3 +343,113 @@ fn a_loop_that_finds_one_of_two_requests_wakes_another_for_the_second() {
         assert_eq!(sleeps_on, 1, "loop 1, and not that of the second request");
     });
 }
+
+impl Stage {
+    /// A thread runs a request of `part` that no timer stops.
+    fn stand_by(&self, thread: usize, part: usize) {
+        let end = Cycles(Cycles::now().0 + self.thread.cycles(LONG).0);
+        self.loops.alarm.stand_by((thread, thread), part, end);
+    }
+
+    fn stands_by(&self, thread: usize) -> bool {
+        self.loops.alarm.stands_by(thread)
+    }
+
+    fn away(&self) -> usize {
+        self.loops.alarm.away.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn who_runs_a_request_of_the_part_is_hurried_wherever_that_is() {
+    let stage = Stage::new(3);
+    for thread in 0..3 {
+        stage.stand_by(thread, 1);
+    }
+    assert_eq!(stage.away(), 2);
+    stage.loops.alarm.hurry(0);
+    assert_eq!(
+        [0, 1, 2].map(|thread| stage.stands_by(thread)),
+        [false, true, true],
+        "at home"
+    );
+    stage.stand_by(0, 1);
+    stage.loops.alarm.hurry_beside(1, Some(2));
+    assert_eq!(
+        [0, 1, 2].map(|thread| stage.stands_by(thread)),
+        [false, false, true]
+    );
+    stage.loops.alarm.hurry(1);
+    assert_eq!((stage.stands_by(2), stage.away()), (false, 0));
+}
+
+/// Whoever brings work while a loop has the dispatcher finds nothing to look at, and that loop may
+/// go elsewhere.
+#[test]
+fn what_comes_while_a_loop_has_the_dispatcher_is_told_of_when_it_leaves() {
+    let mut stage = Stage::new(3);
+    stage.stand_by(1, 1);
+    let dispatcher = stage.loops.parts[1].take().unwrap();
+    stage.loops.leave(1, dispatcher);
+    assert!(stage.stands_by(1), "nobody waits");
+    let dispatcher = stage.loops.parts[1].take().unwrap();
+    stage.submit(1, || ());
+    stage.loops.leave(1, dispatcher);
+    assert!(!stage.stands_by(1), "it runs on beside a request");
+    // With a parked loop, that one comes.
+    stage.stand_by(1, 1);
+    let dispatcher = stage.loops.parts[1].take().unwrap();
+    let alarm = Arc::clone(&stage.loops.alarm);
+    alarm.parking.search();
+    let mut dispatcher = Some(dispatcher);
+    alarm.parking.park(2, 2, LONG, || {
+        let dispatcher = dispatcher.take().unwrap();
+        stage.loops.leave(1, dispatcher);
+        assert!(
+            !alarm.parking.has_parked(),
+            "one sleeps on beside a request"
+        );
+        true
+    });
+    assert!(stage.stands_by(1));
+    alarm.parking.found();
+    stage.thread.visit(0, 1);
+}
+
+/// A loop polls two requests and runs one. The other waits for a request that began when nobody
+/// waited.
+#[test]
+fn what_is_left_waiting_stops_who_began_before() {
+    let mut stage = Stage::new(2);
+    stage.stand_by(1, 1);
+    let alarm = Arc::clone(&stage.loops.alarm);
+    let (seen, sees) = (Arc::new(AtomicBool::new(true)), Arc::clone(&alarm));
+    let first = Arc::clone(&seen);
+    stage.submit(1, move || first.store(sees.stands_by(1), Ordering::Relaxed));
+    stage.submit(1, || ());
+    stage.thread.visit(0, 1);
+    assert!(!seen.load(Ordering::Relaxed), "it runs on beside a request");
+}
+
+/// Others find a thread by its seat.
+#[test]
+fn a_relieved_thread_does_not_stand_by() {
+    let stage = Stage::new(2);
+    let dispatcher = stage.loops.parts[0].take().unwrap();
+    let now = Cycles::now();
+    let deadline = Deadline {
+        start: now,
+        soft: None,
+        expected: None,
+        if_wanted: Some(Cycles(now.0 + stage.thread.cycles(LONG).0)),
+    };
+    stage.loops.lend((0, 0), 0, dispatcher, deadline);
+    assert!(stage.stands_by(0));
+    stage.loops.returned(0, 0);
+    let dispatcher = stage.loops.parts[0].take().unwrap();
+    stage.loops.alarm.seats[0]
+        .occupant
+        .store(1, Ordering::Relaxed);
+    stage.loops.lend((0, 0), 0, dispatcher, deadline);
+    assert!(!stage.stands_by(0));
+}

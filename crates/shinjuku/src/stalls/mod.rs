@@ -25,6 +25,7 @@ use std::time::Duration;
 use shinjuku_preempt::{Clock, ContextId, Cycles, WorkerLink};
 use tracing::Dispatch;
 
+use crate::loops::Alarm;
 use crate::observer::Observer;
 use crate::start_error::StartError;
 
@@ -73,15 +74,15 @@ pub(crate) struct StallWatch {
 }
 
 impl StallWatch {
-    /// Starts the thread. Unless `asks_always`, a request stalls only while others wait: in the
-    /// layout `threads` it is not asked to give way before.
+    /// Starts the thread. A request stalls only once it is asked to give way: where a dispatcher
+    /// asks, while others wait; at a loop, unless it stands by there, as `loops` tells.
     ///
     /// # Errors
     /// [`StartError::Thread`] if the system gives no thread.
     pub(crate) fn start(
         observer: Observer,
         limit: Duration,
-        asks_always: bool,
+        loops: Option<Arc<Alarm>>,
     ) -> Result<Self, StartError> {
         let name = "shinjuku-stalls".to_owned();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -91,7 +92,7 @@ impl StallWatch {
         let mut search = Search {
             last: vec![None; observer.links.len()],
             limit: Clock::get().to_cycles(nanos),
-            asks_always,
+            loops,
             places: HashSet::new(),
             #[cfg(feature = "backtraces")]
             backtraces: backtrace::Backtraces::new(),
@@ -123,7 +124,7 @@ impl StallWatch {
 struct Search {
     observer: Observer,
     limit: Cycles,
-    asks_always: bool,
+    loops: Option<Arc<Alarm>>,
     /// For each thread, the stall that was found last.
     last: Vec<Option<Slice>>,
     /// Hashes of the places that were reported.
@@ -142,7 +143,7 @@ impl Search {
                 continue;
             };
             let is_known = self.last[thread] == Some(slice);
-            if !is_known && (self.asks_always || self.has_waiting()) {
+            if !is_known && self.is_asked(thread) {
                 self.last[thread] = Some(slice);
                 let link = self.observer.links[thread].clone();
                 self.found(thread, &link, slice);
@@ -150,7 +151,11 @@ impl Search {
         }
     }
 
-    fn has_waiting(&self) -> bool {
+    /// Whether the request that this thread runs is to give way.
+    fn is_asked(&self, thread: usize) -> bool {
+        if (self.loops.as_ref()).is_some_and(|loops| !loops.stands_by(thread)) {
+            return true;
+        }
         let dispatchers = self.observer.dispatchers.iter();
         dispatchers
             .map(|one| one.waiting())
