@@ -31,33 +31,29 @@
 //! kernel says that its thread is blocked. Or it has run for `rescue_after` beyond its deadline,
 //! which floors put off; then it does not matter what the thread does.
 //!
-//! A signal costs more than most requests, so a request beside which nobody waits is not
-//! interrupted. Its loop leaves the end of its quantum in the [`Alarm`] and sets no timer; a thread
-//! that brings work while all loops are busy sets the timer for it. That takes transports that tell
-//! of requests without being polled. Under SCHED_FIFO the timer is always set: a thread that is
-//! back from the kernel with an answer has the core only once the request has given way.
+//! A request beside which nobody waits is not interrupted: `alarm.rs`.
 //!
 //! The lock on the roster is taken only when a thread begins to stand by or relieves another, and
 //! never within a request. Nothing here allocates, frees or drops a user's value before the end.
 
+mod alarm;
+mod idling;
 mod part;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod visit_tests;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use shinjuku_net::{Glance, Transport, Wake};
-use shinjuku_preempt::{
-    Clock, Cycles, DeadlineTimer, Parking, RemoteTimer, Worker, WorkerLink, without_preemption,
-};
+use shinjuku_net::{Glance, Transport};
+use shinjuku_preempt::{Clock, Cycles, DeadlineTimer, RemoteTimer, Worker, WorkerLink};
 
-use crate::config::{Config, Help};
+use crate::config::Help;
 use crate::dispatcher::{
     BACKGROUND_TURN, Control, Deadline, Dispatcher, LONGEST_SLEEP, Next, Turn,
 };
@@ -65,14 +61,14 @@ use crate::on_cpu::OnCpu;
 use crate::statistics::WorkerStatistics;
 use crate::timeline::Lane;
 use crate::worker::{LONGEST_SLEEP as LONGEST_STAND_BY, Orders, Port, SHARED_PAUSE};
+pub(crate) use alarm::Alarm;
+use alarm::{AT_THE_END, NEVER, Seat};
+use idling::Spin;
+pub(crate) use idling::{IdleTime, Idling};
 use part::{Part, Work};
 
 /// The watcher if no standby thread is left.
 const NOBODY: usize = usize::MAX;
-/// When a loop is stuck that runs no request.
-const NEVER: u64 = u64::MAX;
-/// When a loop is stuck that runs a request without a deadline.
-const AT_THE_END: u64 = u64::MAX - 1;
 
 /// An idle loop polls this often a transport whose requests only polling finds.
 const POLL_EVERY: Duration = Duration::from_micros(10);
@@ -82,286 +78,6 @@ const VISIT_EVERY: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 /// How long a loop rests instead while others are within requests of that dispatcher.
 const REST_BESIDE_OTHERS: Duration = Duration::from_micros(50);
-
-/// Wakes parked loops, and has busy ones stop at the end of a quantum.
-pub(crate) struct Alarm {
-    parking: Parking,
-    parts: usize,
-    help: Help,
-    threads: OnceLock<Vec<Thread>>,
-    seats: Box<[CachePadded<Seat>]>,
-    /// For each thread.
-    standing_by: Box<[CachePadded<StandingBy>]>,
-    /// How many of them are away from home.
-    away: AtomicUsize,
-    /// How long a request may leave its deadline unanswered.
-    rescue_after: Cycles,
-}
-
-/// The thread's home is not where its request is from.
-const AWAY: u64 = 1;
-
-/// A thread within a request that no timer stops.
-#[derive(Default)]
-struct StandingBy {
-    /// When the request's quantum is over (TSC), but for [`AWAY`]. 0: its own timer sees to that,
-    /// or there is nothing to interrupt.
-    quantum_end: AtomicU64,
-    /// Where the request is from.
-    part: AtomicUsize,
-    /// By which others have the thread interrupted.
-    timer: OnceLock<RemoteTimer>,
-}
-
-impl Alarm {
-    /// Makes the alarm of so many loops over so many parts; `config` has what else there is to
-    /// know.
-    pub(crate) fn new(loops: usize, parts: usize, config: &Config) -> Arc<Self> {
-        Arc::new(Self {
-            parking: Parking::new(loops),
-            parts,
-            help: config.help,
-            threads: OnceLock::new(),
-            seats: (0..loops)
-                .map(|thread| CachePadded::new(Seat::new(thread)))
-                .collect(),
-            standing_by: (0..loops + config.spares())
-                .map(|_| CachePadded::default())
-                .collect(),
-            away: AtomicUsize::new(0),
-            rescue_after: Clock::get().to_cycles(config.rescue_after().0),
-        })
-    }
-
-    /// What wakes a loop for the transport that is the home of loop `first`.
-    pub(crate) fn wake_for(self: &Arc<Self>, first: usize) -> Wake {
-        let alarm = Arc::clone(self);
-        Box::new(move || alarm.tell_of_news(first))
-    }
-
-    /// Something has come that is to be polled in this part: wakes a loop that may do so.
-    fn tell_of_news(&self, part: usize) {
-        match self.help {
-            Help::All => self.wake(part),
-            Help::Polled | Help::None => self.wake_at_home(part),
-        }
-    }
-
-    /// Wakes a loop, `first` if that is parked, unless one searches. If all are busy, hurries those
-    /// that are at home in this part. A context is not preempted meanwhile: a loop that it has
-    /// claimed sleeps until the context unparks it.
-    fn wake(&self, first: usize) {
-        if self.help == Help::None {
-            return self.wake_at_home(first);
-        }
-        without_preemption(|| match self.parking.claim(first) {
-            None if !self.parking.has_idle() => self.hurry(first),
-            thread => self.unpark(thread),
-        });
-    }
-
-    /// Wakes the loops that are at home in this part, or hurries them. No others can serve it.
-    fn wake_at_home(&self, part: usize) {
-        without_preemption(|| {
-            for seat in self.at_home(part) {
-                self.unpark(self.parking.claim_only(seat));
-            }
-            self.hurry(part);
-        });
-    }
-
-    fn at_home(&self, part: usize) -> impl Iterator<Item = usize> {
-        (part..self.seats.len()).step_by(self.parts)
-    }
-
-    /// The thread in this seat is about to run a request of `part` whose quantum is over at `end`,
-    /// and which no timer stops.
-    fn stand_by(&self, (seat, thread): (usize, usize), part: usize, end: Cycles) {
-        let one = &self.standing_by[thread];
-        let away = if part == seat % self.parts { 0 } else { AWAY };
-        one.part.store(part, Ordering::Relaxed);
-        self.away.fetch_add(away as usize, Ordering::Relaxed);
-        one.quantum_end
-            .store(end.0.max(2) & !AWAY | away, Ordering::Release);
-    }
-
-    /// The end of the quantum of this thread's request, if the thread stands by. Then it no longer
-    /// does.
-    fn end_standing_by(&self, thread: usize) -> Option<u64> {
-        let quantum_end = &self.standing_by[thread].quantum_end;
-        if quantum_end.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let end = quantum_end.swap(0, Ordering::AcqRel);
-        if end & AWAY > 0 {
-            self.away.fetch_sub(1, Ordering::Relaxed);
-        }
-        (end > 0).then_some(end)
-    }
-
-    /// Has the thread's request interrupted when its quantum is over, or at once, if the thread
-    /// stands by. Returns when that is. The thread may run another request by then, which is not
-    /// due.
-    fn hurry_thread(&self, thread: usize) -> Option<u64> {
-        let end = self.end_standing_by(thread)?;
-        let (now, timer) = (Cycles::now().0, self.standing_by[thread].timer.get()?);
-        timer.set(Cycles(end.saturating_sub(now)));
-        Some(end.max(now))
-    }
-
-    /// Work was published before in this part, and a fence was passed. Loops that are at home
-    /// there, or run a request of the part, and stand by, have the request interrupted when its
-    /// quantum is over.
-    fn hurry(&self, part: usize) {
-        self.hurry_beside(part, None);
-    }
-
-    /// As [`hurry`](Self::hurry), but for the loop of one seat.
-    fn hurry_beside(&self, part: usize, beside: Option<usize>) {
-        let others = |seat: &usize| Some(*seat) != beside;
-        self.at_home(part)
-            .filter(others)
-            .for_each(|seat| self.hurry_seat(seat));
-        if self.away.load(Ordering::Relaxed) > 0 {
-            let is_of_part = |seat: &usize| {
-                let thread = self.seats[*seat].occupant.load(Ordering::Relaxed);
-                let standing_by = self.standing_by.get(thread);
-                standing_by.is_some_and(|one| one.part.load(Ordering::Relaxed) == part)
-            };
-            let seats = (0..self.seats.len()).filter(others).filter(is_of_part);
-            seats.for_each(|seat| self.hurry_seat(seat));
-        }
-    }
-
-    fn hurry_seat(&self, seat: usize) {
-        let Seat {
-            occupant, stuck_at, ..
-        } = &*self.seats[seat];
-        if let Some(end) = self.hurry_thread(occupant.load(Ordering::Relaxed)) {
-            // The seat may have another occupant or request by now. Then a thread is relieved too
-            // soon at worst, which does no harm.
-            let rescue = end.saturating_add(self.rescue_after.0).min(AT_THE_END);
-            let (unset, relaxed) = (AT_THE_END, Ordering::Relaxed);
-            let _ = stuck_at.compare_exchange(unset, rescue, relaxed, relaxed);
-        }
-    }
-
-    /// Whether a loop can be woken for this part, or a request be interrupted.
-    fn can_be_told(&self, part: usize) -> bool {
-        let stands_by =
-            |seat: usize| self.stands_by(self.seats[seat].occupant.load(Ordering::Relaxed));
-        self.parking.has_parked()
-            || self.away.load(Ordering::Relaxed) > 0
-            || self.at_home(part).any(stands_by)
-    }
-
-    /// Whether a thread runs a request that no timer stops.
-    pub(crate) fn stands_by(&self, thread: usize) -> bool {
-        let one = self.standing_by.get(thread);
-        one.is_some_and(|one| one.quantum_end.load(Ordering::Relaxed) != 0)
-    }
-
-    /// Hurries all loops: the runtime ends.
-    pub(crate) fn hurry_all(&self) {
-        fence(Ordering::SeqCst);
-        (0..self.parts).for_each(|part| self.hurry(part));
-    }
-
-    fn unpark(&self, thread: Option<usize>) {
-        let threads = self.threads.get();
-        if let Some(thread) = thread.and_then(|thread| threads?.get(thread)) {
-            thread.unpark();
-        }
-    }
-}
-
-/// For how long each loop has been idle, for the dispatchers.
-#[derive(Debug)]
-pub(crate) struct IdleTime(Box<[CachePadded<LoopIdle>]>);
-
-#[derive(Debug, Default)]
-struct LoopIdle {
-    before: AtomicU64,
-    /// Since when the loop is idle; 0: it is not.
-    since: AtomicU64,
-}
-
-impl IdleTime {
-    pub(crate) fn new(loops: usize) -> Arc<Self> {
-        Arc::new(Self((0..loops).map(|_| CachePadded::default()).collect()))
-    }
-
-    /// The idle time of all loops together. That of a loop that begins or stops idling meanwhile
-    /// may be off.
-    pub(crate) fn sum(&self) -> Cycles {
-        let now = Cycles::now().0;
-        let of_one = |idle: &CachePadded<LoopIdle>| {
-            let since = idle.since.load(Ordering::Relaxed);
-            let lasts = if since == 0 {
-                0
-            } else {
-                now.saturating_sub(since)
-            };
-            idle.before.load(Ordering::Relaxed) + lasts
-        };
-        Cycles(self.0.iter().map(of_one).sum())
-    }
-
-    pub(crate) fn loops(&self) -> usize {
-        self.0.len()
-    }
-
-    fn begin(&self, at: usize, now: Cycles) {
-        self.0[at].since.store(now.0, Ordering::Relaxed);
-    }
-
-    /// Counts time of thread `at` as idle.
-    pub(crate) fn add(&self, at: usize, time: Cycles) {
-        let idle = &self.0[at % self.0.len()];
-        idle.before.fetch_add(time.0, Ordering::Relaxed);
-    }
-
-    fn end(&self, at: usize, now: Cycles) {
-        let idle = &self.0[at];
-        let since = idle.since.swap(0, Ordering::Relaxed);
-        if since > 0 {
-            idle.before
-                .fetch_add(now.0.saturating_sub(since), Ordering::Relaxed);
-        }
-    }
-}
-
-/// A loop's place, which another thread can take.
-struct Seat {
-    /// The thread that is the loop.
-    occupant: AtomicUsize,
-    /// From when on its request counts as stuck if the thread is blocked in the kernel (TSC).
-    stuck_if_blocked_at: AtomicU64,
-    /// From when on its request counts as stuck whatever the thread does (TSC); [`NEVER`] while it
-    /// runs none.
-    stuck_at: AtomicU64,
-}
-
-impl Seat {
-    fn new(thread: usize) -> Self {
-        Self {
-            occupant: AtomicUsize::new(thread),
-            stuck_if_blocked_at: AtomicU64::new(NEVER),
-            stuck_at: AtomicU64::new(NEVER),
-        }
-    }
-
-    /// Whether a request runs there.
-    fn is_within_a_request(&self) -> bool {
-        self.stuck_at.load(Ordering::Relaxed) != NEVER
-    }
-
-    /// Notes that no request runs there.
-    fn clear(&self) {
-        self.stuck_if_blocked_at.store(NEVER, Ordering::Relaxed);
-        self.stuck_at.store(NEVER, Ordering::Relaxed);
-    }
-}
 
 /// What the loops' threads share.
 pub(crate) struct Loops<Tr: Transport> {
@@ -708,55 +424,6 @@ impl<Tr: Transport> Loops<Tr> {
     }
 }
 
-/// How a loop idles.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Idling {
-    /// How long it spins at most before it parks; `None`: it never parks.
-    pub(crate) backoff: Option<Cycles>,
-    /// Whether it spins for less where spinning is in vain, since other threads have use for the
-    /// core.
-    pub(crate) learns: bool,
-    /// Whether other threads of the runtime may need its core.
-    pub(crate) shares_core: bool,
-}
-
-/// How long a loop spins before it parks.
-///
-/// Beside other threads a loop that spins in vain takes processor time from them. So if no work
-/// came within `longest`, the loop spins for half as long the next time. If work came, it spins for
-/// twice as long, even if it had parked by then.
-#[derive(Clone, Copy, Debug)]
-struct Spin {
-    now: Cycles,
-    longest: Cycles,
-    learns: bool,
-}
-
-impl Spin {
-    /// The shortest spin is the longest divided by this.
-    const SHORTEST: u64 = 16;
-
-    fn new(longest: Cycles, learns: bool) -> Self {
-        Self {
-            now: longest,
-            longest,
-            learns,
-        }
-    }
-
-    /// The loop has had nothing to do for so long.
-    fn learn(&mut self, idle: Cycles) {
-        if !self.learns {
-            return;
-        }
-        self.now = Cycles(if idle.0 <= self.longest.0 {
-            self.longest.0.min(2 * self.now.0)
-        } else {
-            (self.longest.0 / Self::SHORTEST).max(self.now.0 / 2)
-        });
-    }
-}
-
 /// A thread of these layouts: a loop, or on standby.
 pub(crate) struct LoopThread<Tr: Transport> {
     me: usize,
@@ -817,8 +484,7 @@ impl<Tr: Transport> LoopThread<Tr> {
             idling,
         } = parts;
         if let Some(timer) = remote_timer {
-            // Each thread sets its own, once.
-            let _ = loops.alarm.standing_by[me].timer.set(timer);
+            loops.alarm.interrupts_by(me, timer);
         }
         Self {
             me,

@@ -1,6 +1,6 @@
 //! Threads that take the dispatcher over from each other, seen from inside of the process.
 
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::mpsc;
 use std::thread::{self, ThreadId};
 

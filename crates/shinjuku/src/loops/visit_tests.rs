@@ -1,7 +1,7 @@
 //! Visits of one loop's thread to the parts, one by one, on the test's thread.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use shinjuku_net::{Arrival, Failure, Refusal, Replier};
 use shinjuku_policy::{Verified, WorkerId};
