@@ -100,6 +100,7 @@ pub mod timeline;
 mod watch;
 mod worker;
 mod worker_state;
+mod worker_thread;
 
 /// Every error of this crate, and those that [`StartError`] wraps.
 ///

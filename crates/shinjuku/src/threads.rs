@@ -9,24 +9,23 @@ use std::time::{Duration, Instant};
 use shinjuku_net::{Glance, Transport};
 use shinjuku_policy::{ClassId, Nanos, Verified, WorkerId, registry};
 use shinjuku_preempt::{
-    Backend, Clock, Cycles, DeadlineTimer, Handles, Idle, Parker, Realtime, RemoteTimer, Signal,
-    Worker, WorkerLink, mailbox, request_slice,
+    Backend, Clock, Cycles, Handles, Idle, Parker, Signal, WorkerLink, mailbox,
 };
 
 use crate::builder::{Builder, OwnPolicy, build_policy, learner};
 use crate::calibrate;
 use crate::change_log::ChangeLog;
-use crate::config::{ClassConfig, Config, ConfigError, MechanismKind};
+use crate::config::{ClassConfig, Config, ConfigError};
 use crate::description::{depth, describe, policy_in_words};
 use crate::dispatcher::{
-    Contexts, Control, DESKS, Dispatcher, DispatcherThread, POLICY_ID, Parts, Post, Relay, Rules,
-    ShutdownHandoff, slice,
+    Contexts, Control, DESKS, Dispatcher, POLICY_ID, Parts, Post, Relay, Rules, ShutdownHandoff,
+    slice,
 };
 use crate::entry::{entry, start_pool};
 use crate::handler::{PerCoreStates, RequestHandler};
-use crate::layout::{self, Layout};
+use crate::layout::Layout;
 use crate::learned::Learned;
-use crate::loops::{Alarm, IdleTime, Idling, LoopThread, LoopThreadParts, Loops, LoopsParts};
+use crate::loops::{Alarm, IdleTime, Loops, LoopsParts};
 use crate::observer::{Arrangement, Observer};
 use crate::preemption::{InForce, Preemption};
 use crate::quantum_floor::PreemptedFor;
@@ -36,9 +35,10 @@ use crate::stalls::{StallCounts, StallWatch};
 use crate::start_error::StartError;
 use crate::started::Started;
 use crate::statistics::{DispatcherStatistics, Statistics, WorkerStatistics};
-use crate::timeline::{Lane, Recorder};
-use crate::worker::{Orders, Port, WorkerLoop};
+use crate::timeline::Recorder;
+use crate::worker::{Orders, Port};
 use crate::worker_state::WorkerState;
+use crate::worker_thread::{Duty, Place, Ready, WorkerStart, prepare};
 
 /// How long a runtime that is dropped lets its requests finish.
 pub(crate) const DROP_DEADLINE: Duration = Duration::from_secs(1);
@@ -100,9 +100,6 @@ enum Seat {
     /// On the workers' threads.
     Loops,
 }
-
-/// What a worker's thread reports when it is ready.
-type Ready = Result<WorkerLink, StartError>;
 
 /// What each dispatcher is made of.
 struct Part<Tr: Transport> {
@@ -665,14 +662,6 @@ struct Start<'a, S, Tr: Transport> {
     relay: Option<Arc<Relay<Tr>>>,
 }
 
-/// What a worker's thread does.
-enum Duty<Tr: Transport> {
-    /// Serves its mailbox: a worker, or the thread of a dispatcher that works.
-    Serve(Option<Post<Tr>>),
-    /// Is a loop, or stands by for one.
-    Loop(Arc<Loops<Tr>>),
-}
-
 impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
     fn new(
         config: &'a Config,
@@ -805,152 +794,6 @@ impl<'a, S, Tr: Transport> Start<'a, S, Tr> {
     }
 }
 
-/// Where and how a worker's thread runs.
-struct Place {
-    id: usize,
-    spare: bool,
-    core: Option<usize>,
-    /// For how long Linux is asked to let the thread run at a time, beside other threads.
-    slice: Option<Duration>,
-    realtime_priority: Option<i32>,
-    strict: bool,
-    mechanism: MechanismKind,
-    backend: Option<Arc<dyn Backend>>,
-    timer_signal: Option<Signal>,
-    is_told_of_work: bool,
-}
-
-impl Place {
-    /// Makes the calling thread a worker there.
-    fn take<S>(&self, states: &PerCoreStates<S>) -> Result<Prepared, StartError> {
-        let realtime = prepare(self.core, self.realtime_priority)?;
-        if let (Some(slice), None) = (self.slice, &realtime) {
-            // Before Linux 6.12 a thread cannot have a slice of its own.
-            let _ = request_slice(slice);
-        }
-        let id = self.id;
-        let mut worker = Worker::bind(u32::try_from(id).expect("workers are few"))?;
-        self.enter_mode(&mut worker)?;
-        if !self.spare {
-            catch_unwind(AssertUnwindSafe(|| states.make(id))).map_err(|_| {
-                StartError::Panicked {
-                    callback: "init_per_core",
-                    place: format!("the thread of worker {id}"),
-                }
-            })?;
-        }
-        let timer = self.timer_signal.map(DeadlineTimer::new).transpose()?;
-        Ok(Prepared {
-            worker,
-            _realtime: realtime,
-            remote_timer: (timer.as_ref().filter(|_| self.is_told_of_work))
-                .map(DeadlineTimer::remote)
-                .transpose()?,
-            timer,
-        })
-    }
-
-    fn enter_mode(&self, worker: &mut Worker) -> Result<(), StartError> {
-        let Some(backend) = &self.backend else {
-            return Ok(());
-        };
-        match worker.enter(&**backend) {
-            Err(error) if backend.interrupts_outside() && !self.strict => {
-                tracing::warn!(target: "shinjuku", "signals interrupt worker {}: {error}", self.id);
-                Ok(())
-            }
-            entered => entered.map_err(|cause| StartError::Backend {
-                mechanism: self.mechanism,
-                cause,
-            }),
-        }
-    }
-}
-
-/// A thread that has become a worker.
-struct Prepared {
-    worker: Worker,
-    _realtime: Option<Realtime>,
-    timer: Option<DeadlineTimer>,
-    remote_timer: Option<RemoteTimer>,
-}
-
-/// What a worker's thread is started with.
-struct WorkerStart<S, Tr: Transport> {
-    place: Place,
-    states: Arc<PerCoreStates<S>>,
-    duty: Duty<Tr>,
-    /// One for each dispatcher.
-    ports: Vec<Port<Tr>>,
-    statistics: Arc<WorkerStatistics>,
-    lane: Lane,
-    parker: Arc<Parker>,
-    orders: Arc<Orders>,
-    shares_core: bool,
-    idle_backoff: Option<Cycles>,
-    /// Whether the thread runs beside other threads.
-    beside_others: bool,
-}
-
-impl<S, Tr: Transport> WorkerStart<S, Tr> {
-    /// The thread's whole life: reports that it is ready, or why it cannot be, and runs its loop.
-    fn run(self, ready: mpsc::Sender<Ready>) {
-        let prepared = self.place.take(&self.states);
-        drop(self.states);
-        let Prepared {
-            mut worker,
-            _realtime,
-            timer,
-            remote_timer,
-        } = match prepared {
-            Err(error) => return drop(ready.send(Err(error))),
-            Ok(prepared) => prepared,
-        };
-        drop(ready.send(Ok(worker.link())));
-        drop(ready);
-        let (shares_core, idle_backoff) = (self.shares_core, self.idle_backoff);
-        let mut ports = self.ports;
-        match self.duty {
-            Duty::Serve(post) => {
-                let mut serving = WorkerLoop {
-                    link: worker.link(),
-                    port: ports.pop().expect("there is one dispatcher"),
-                    statistics: self.statistics,
-                    lane: self.lane,
-                    parker: self.parker,
-                    orders: self.orders,
-                    shares_core,
-                    clock: Clock::get(),
-                    idle_backoff,
-                    idle_since: Cycles::now(),
-                    idle_turns: 0,
-                    running: None,
-                };
-                match post {
-                    None => worker.serve(&mut serving),
-                    Some(post) => DispatcherThread::new(post, worker, serving).run(),
-                }
-            }
-            Duty::Loop(loops) => LoopThread::new(LoopThreadParts {
-                me: self.place.id,
-                worker,
-                ports,
-                statistics: self.statistics,
-                lane: self.lane,
-                timer,
-                remote_timer,
-                loops,
-                idling: Idling {
-                    backoff: idle_backoff,
-                    learns: self.beside_others,
-                    shares_core,
-                },
-            })
-            .run(),
-        }
-    }
-}
-
 /// How many threads run requests often: the workers, and, where standby threads take turns with
 /// them, the first of these.
 fn run_often(layout: &Layout) -> usize {
@@ -1000,17 +843,6 @@ fn works(config: &Config, layout: &Layout) -> Option<Nanos> {
         let (priority, kind) = (config.realtime_priority, config.context_kind);
         slice(calibrate::measure(layout, priority, kind, None, None).probe)
     })
-}
-
-/// Gives the calling thread its core and its priority.
-fn prepare(
-    core: Option<usize>,
-    realtime_priority: Option<i32>,
-) -> Result<Option<Realtime>, StartError> {
-    if let Some(core) = core {
-        layout::pin_current(core)?;
-    }
-    Ok(realtime_priority.map(Realtime::enter).transpose()?)
 }
 
 fn spawn<Out: Send + 'static>(
