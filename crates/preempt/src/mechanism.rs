@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn a_thread_that_computes_is_told_from_one_that_is_blocked() {
         let compute = Arc::new(AtomicBool::new(true));
-        let theirs = Arc::clone(&compute);
+        let computes = Arc::new(AtomicBool::new(false));
+        let (theirs, begins) = (Arc::clone(&compute), Arc::clone(&computes));
         let (tell, told) = std::sync::mpsc::channel();
         let (let_go, go) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new()
@@ -152,12 +153,18 @@ mod tests {
                 tell.send(WorkerLink::of_this_thread(Arc::default()))
                     .unwrap();
                 while theirs.load(Ordering::Relaxed) {
+                    begins.store(true, Ordering::Relaxed);
                     std::hint::spin_loop();
                 }
                 let _ = go.recv();
             })
             .unwrap();
         let link = told.recv().unwrap();
+        let start = Instant::now();
+        while !computes.load(Ordering::Relaxed) {
+            assert!(start.elapsed() < Duration::from_secs(20), "it never begins");
+            std::thread::yield_now();
+        }
         for _ in 0..100 {
             assert!(!link.is_blocked());
         }

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use shinjuku::error::BackendError;
 use shinjuku::policy::ClassId;
@@ -13,8 +13,7 @@ use shinjuku::{
     Config, HardPreemption, LayoutKind, MechanismKind, Runtime, StartError, handler_fn,
     without_preemption,
 };
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use shinjuku_tests_support::{PATIENCE, wait_for};
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
@@ -80,8 +79,13 @@ fn a_short_request_overtakes_a_long_one_in_guest_mode() {
     );
     assert_eq!(short.unwrap().wait(), Ok(7));
     assert_eq!(long.unwrap().wait(), Ok(1), "it was suspended meanwhile");
+    // A host that takes the core away may have a spare come first, which is counted once it is sent
+    // the request.
+    wait_for("the count", || {
+        let statistics = runtime.statistics();
+        statistics.preemptions.taken() + statistics.rescued > 0
+    });
     let statistics = runtime.statistics();
-    assert!(statistics.preemptions.taken() > 0, "{statistics}");
     // The text depends on the machine. With signals there is none.
     let delivery = statistics.delivery().expect("in guest mode");
     assert!(
@@ -136,8 +140,7 @@ fn blocked_workers_are_relieved_outside_of_guest_mode() {
     for (n, mut ticket) in (0..).zip(tickets) {
         assert_eq!(ticket.wait_timeout(PATIENCE), Some(Ok(n)));
     }
-    let statistics = runtime.statistics();
-    assert!(statistics.rescued > 0, "{statistics}");
+    wait_for("the count", || runtime.statistics().rescued > 0);
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 

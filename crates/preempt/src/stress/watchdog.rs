@@ -242,7 +242,7 @@ mod tests {
         let (mut watchdog, world, report) = stage(0);
         let mut hang = wait_for_a_hang(&mut watchdog, &report);
         (0..world.progress.len()).for_each(|context| world.done(context, 0, true));
-        watchdog.find_out(&mut hang, Duration::from_millis(20));
+        watchdog.find_out(&mut hang, LIMIT);
         assert!(hang.got_on && !hang.is_livelock(), "{hang:?}");
         assert!(hang.to_string().contains("ended by itself"));
     }

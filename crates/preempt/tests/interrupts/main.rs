@@ -305,10 +305,10 @@ fn another_signals_handler_is_not_preempted() {
             Arc::clone(&lever.dispatched),
         );
         assert!(LEVER.set(shared).is_ok());
-        // SAFETY: the handler touches statics only; it is this test's own signal.
+        // SAFETY: the handler touches statics only; no other test sends this signal.
         unsafe {
-            libc::signal(libc::SIGUSR1, foreign as *const () as usize);
-            libc::raise(libc::SIGUSR1);
+            libc::signal(libc::SIGUSR2, foreign as *const () as usize);
+            libc::raise(libc::SIGUSR2);
         }
         lever.interrupt();
         1

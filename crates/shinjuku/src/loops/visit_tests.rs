@@ -82,6 +82,8 @@ impl Stage {
             .contexts(8);
         config.cores.share = true;
         config.preemption.mechanism = MechanismKind::Probe;
+        // However long the thread is kept from its core, no task is stopped on its way in.
+        config.policy.quantum_us = 3.6e9;
         let serve = |job: Job<Listed>| {
             (job.request)();
             Done {

@@ -20,12 +20,8 @@ use tracing::{Event, Metadata, Subscriber};
 struct Messages(Arc<Mutex<Vec<(String, String)>>>);
 
 impl Messages {
-    /// The first one that a thread of that name sent.
-    fn of_thread(&self, thread: &str) -> Option<String> {
-        self.all_of_thread(thread).into_iter().next()
-    }
-
-    fn all_of_thread(&self, thread: &str) -> Vec<String> {
+    /// Those that a thread of that name sent.
+    fn of_thread(&self, thread: &str) -> Vec<String> {
         let messages = self.0.lock().unwrap();
         let of_thread = messages.iter().filter(|(sender, _)| sender == thread);
         of_thread.map(|(_, message)| message.clone()).collect()
@@ -100,12 +96,10 @@ fn a_change_of_the_quantum_is_described_and_logged_with_its_reason() {
     assert!(now.starts_with("probe: no quantum below "), "{now}");
     // A change that is not logged by then is logged at the end.
     assert!(runtime.shutdown(PATIENCE).is_clean());
+    // On a slow machine something may be learnt before.
     let logged = messages.of_thread("shinjuku-auto");
-    let logged = logged.expect("the change is logged");
-    assert!(
-        logged.starts_with("auto: probe: no quantum below "),
-        "{logged}"
-    );
+    let is_told = |one: &String| one.starts_with("auto: probe: no quantum below ");
+    assert!(logged.iter().any(is_told), "{logged:?}");
 }
 
 #[test]
@@ -122,7 +116,7 @@ fn a_mechanism_by_name_has_nothing_to_say_later() {
     ticket.wait().unwrap();
     assert_eq!(runtime.description(), at_start);
     assert!(runtime.shutdown(PATIENCE).is_clean());
-    assert_eq!(messages.of_thread("shinjuku-auto"), None);
+    assert!(messages.of_thread("shinjuku-auto").is_empty());
 }
 
 #[test]
@@ -249,7 +243,7 @@ fn slos_that_are_not_given_are_learnt_described_and_logged() {
             "{said}"
         );
         assert!(runtime.shutdown(PATIENCE).is_clean());
-        let logged = messages.all_of_thread("shinjuku-auto");
+        let logged = messages.of_thread("shinjuku-auto");
         let is_told =
             |one: &String| one.starts_with("auto: short: SLO ") && one.contains("; long: SLO ");
         assert!(logged.iter().any(is_told), "{logged:?}");

@@ -31,6 +31,8 @@ fn recorded(layout: LayoutKind, workers: usize) -> (Trace, Statistics) {
         .layout(layout)
         .workers(workers)
         .contexts(64)
+        // A thread that takes another's place has little room for slices.
+        .rescue_after_ms(60_000.0)
         // Beside other programs, `auto` may find that no request is worth preempting.
         .preemption(PreemptionConfig::new(MechanismKind::Probe));
     let config = config.cores(shinjuku::CoresConfig::default().share(true));
@@ -188,7 +190,11 @@ fn each_request_that_a_loop_takes_from_another_is_marked() {
             preempt_point();
         }
     };
-    let config = Config::default().layout(LayoutKind::Symmetric).workers(2);
+    // Each thread keeps its loop, whose lane has its number.
+    let config = Config::default()
+        .layout(LayoutKind::Symmetric)
+        .workers(2)
+        .rescue_after_ms(60_000.0);
     let runtime = Runtime::builder(handler_fn(spin)).config(config).start();
     let runtime = runtime.unwrap();
     let (handle, stop) = (runtime.handle(), AtomicBool::new(false));

@@ -123,14 +123,23 @@ fn threads_and_what_waits_are_told() {
             .contexts(1)
             .cores(shinjuku::CoresConfig::default().share(true))
             .policy(PolicyConfig::default().quantum_us(100.0))
+            // However long the machine keeps a thread from its core, no other takes its place.
+            .rescue_after_ms(60_000.0)
             .watch(path.clone())
             .start()
             .unwrap();
         let tickets = [1, 0].map(|class| runtime.handle().submit(ClassId(class), ()).unwrap());
+        let never_ran = |of: &Value| [0, 1].map(|place| of[place]["never_ran"].clone());
         let start = Instant::now();
+        // What is told of threads is later than what is told of the queue.
         let told = loop {
             let told = json(&path, "statistics\n");
-            if told["classes"][0]["never_ran"] == 1 && told["threads"][0]["class"] == "range" {
+            let oldest = &told["oldest"];
+            if never_ran(&told["classes"]) == [1, 0]
+                && told["threads"][0]["class"] == "range"
+                && never_ran(oldest) == [false, true]
+                && oldest[1]["class"] == "get"
+            {
                 break told;
             }
             assert!(start.elapsed() < PATIENCE, "{layout:?}: {told}");
@@ -148,14 +157,6 @@ fn threads_and_what_waits_are_told() {
             is_symmetric,
             "{told}"
         );
-        assert_eq!(told["classes"][1]["never_ran"], 0);
-        let never_ran = |place: usize| &told["oldest"][place]["never_ran"];
-        assert_eq!(
-            (never_ran(0), never_ran(1)),
-            (&false.into(), &true.into()),
-            "{told}"
-        );
-        assert_eq!(told["oldest"][1]["class"], "get");
         assert!(
             told["quanta"][0]["nanos"].as_u64() >= Some(100_000),
             "{told}"

@@ -48,8 +48,12 @@ fn is_preempted_by(mechanism: MechanismKind, said: &str) {
     assert_eq!(other.wait_timeout(PATIENCE).expect("its turn comes"), Ok(2));
     preempted.store(true, Ordering::Relaxed);
     assert_eq!(long.unwrap().wait(), Ok(1));
-    let preemptions = runtime.statistics().preemptions;
-    assert!(preemptions.taken() > 0, "{preemptions:?}");
+    // A host that takes the core away may have a spare come first, which is counted once it is
+    // sent the request.
+    wait_for("the count", || {
+        let statistics = runtime.statistics();
+        statistics.preemptions.taken() + statistics.rescued > 0
+    });
     assert!(runtime.shutdown(PATIENCE).is_clean());
 }
 

@@ -676,6 +676,8 @@ fn what_one_loop_runs_at_the_end_goes_on_at_either() {
     let [at_home, elsewhere] = held_at_both_loops(&runtime.handle(), preempted);
     at_home.open.store(true, Ordering::Release);
     assert_eq!(at_home.ticket.wait(), Ok(1));
+    // Its reply is there before its loop has answered.
+    wait_for("its end", || gauges(&runtime) == (0, 1, 1));
     let report = runtime.shutdown(Duration::from_millis(20));
     assert_eq!(report.unfinished, ["default"], "{report}");
     elsewhere.open.store(true, Ordering::Release);

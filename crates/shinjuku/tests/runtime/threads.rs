@@ -242,9 +242,10 @@ fn first_come_first_served_is_so_at_a_spare_too() {
     let (let_go, blocked) = std::sync::mpsc::channel::<()>();
     let blocks = submit(Box::new(move || blocked.recv().is_err().into()));
     wait_for("the start", || runtime.statistics().started == 1);
-    let go = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&go);
+    let (go, begun) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let (seen, begins) = (Arc::clone(&go), Arc::clone(&begun));
     let long = submit(Box::new(move || {
+        begins.store(true, Ordering::Relaxed);
         let start = Instant::now();
         while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
             std::hint::spin_loop();
@@ -252,6 +253,8 @@ fn first_come_first_served_is_so_at_a_spare_too() {
         preempt_point();
         1
     }));
+    // What a spare has not begun goes back to a worker that is free.
+    wait_for("the spare", || begun.load(Ordering::Relaxed));
     let running = || runtime.statistics().running;
     wait_for("a look around with both running", || running() == 2);
     drop(let_go);

@@ -53,7 +53,8 @@ fn probe_until(condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// The one worker's request, which runs until it is let go.
+/// The one worker's request, which runs until it is let go. The dispatcher may begin it, if the
+/// worker has not answered for the last one; then it goes on at the worker.
 struct Busy {
     go: Arc<AtomicBool>,
     ticket: Ticket<u64>,
@@ -64,8 +65,9 @@ impl Busy {
         let (go, runs) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let (theirs, began) = (Arc::clone(&go), Arc::clone(&runs));
         let ticket = submit(handle, move || {
+            let is_there = probe_until(|| current_worker() == Some(0));
             began.store(true, Ordering::Relaxed);
-            u64::from(probe_until(|| theirs.load(Ordering::Relaxed)))
+            u64::from(is_there && probe_until(|| theirs.load(Ordering::Relaxed)))
         });
         wait_for("the worker", || runs.load(Ordering::Relaxed));
         Self { go, ticket }

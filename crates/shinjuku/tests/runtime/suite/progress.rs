@@ -206,6 +206,8 @@ fn progress_a_handler_that_blocks_in_read_for_ever() {
         Ok(1)
     );
     wait_for("the count of rescues", || runtime.statistics().rescued > 0);
+    // Its reply is there before its worker has answered.
+    wait_for("the other's end", || runtime.statistics().started == 1);
     let report = runtime.shutdown(Duration::from_millis(50));
     assert_eq!(
         (
