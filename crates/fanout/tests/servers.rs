@@ -277,7 +277,6 @@ fn silence_strangers_and_echoes_are_counted() {
     server.set_read_timeout(Some(PATIENCE)).unwrap();
     let config = ClientConfig::new(vec![server.local_addr().unwrap()])
         .open(1)
-        // Long against the time for which a busy machine may hold up this thread.
         .give_up_after(Duration::from_secs(2));
     let mut client = Client::new(config).unwrap();
     let parts = [Part {
