@@ -114,11 +114,20 @@ impl Terminal {
         }
     }
 
-    /// Whether the program has left the screen that it drew on, and showed the cursor again.
-    fn has_left_the_screen(&self) -> bool {
-        let written = String::from_utf8_lossy(&self.written);
-        let after = written.rsplit("\x1b[?1049h").next().unwrap();
-        after.contains("\x1b[?1049l") && after.contains("\x1b[?25h")
+    /// Whether the program has left the screen that it drew on, and showed the cursor again. A
+    /// thread of the kernel's hands on what was written, which may be after the program's end.
+    fn has_left_the_screen(&mut self) -> bool {
+        let start = Instant::now();
+        loop {
+            self.read();
+            let written = String::from_utf8_lossy(&self.written);
+            let after = written.rsplit("\x1b[?1049h").next().unwrap();
+            let has_left = after.contains("\x1b[?1049l") && after.contains("\x1b[?25h");
+            if has_left || start.elapsed() > PATIENCE {
+                return has_left;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -83,7 +83,8 @@ fn asks_each_type(client: &UdpSocket, at: Ipv4Addr) {
             .map(|_| reply(client, at).0.queue_lengths[0])
             .collect();
         assert!(loads.iter().all(|load| *load < 4), "{loads:?}");
-        assert_eq!(loads.last(), Some(&0), "{loads:?}");
+        // A reply may overtake one that another thread has stamped before.
+        assert!(loads.contains(&0), "{loads:?}");
         loads[0] > 0
     });
     assert!(told, "no reply tells of a load");

@@ -334,6 +334,7 @@ fn inline_a_handler_that_is_back_from_the_kernel_gets_on_under_load() {
     for other in others {
         assert_eq!(other.wait(), Ok(1));
     }
-    assert!(runtime.statistics().rescued > 0);
-    assert!(runtime.shutdown(PATIENCE).is_clean());
+    let report = runtime.shutdown(PATIENCE);
+    assert!(report.is_clean(), "{report}");
+    assert!(report.statistics.unwrap().rescued > 0);
 }

@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shinjuku::{
@@ -39,6 +41,10 @@ struct Faulty {
     late: Option<Received<MemoryFrame>>,
     /// Empty between calls.
     arrived: Vec<Received<MemoryFrame>>,
+    /// How many frames have come, lost ones included.
+    came: u64,
+    /// How many of them the dataplane has been through with.
+    taken: Arc<AtomicU64>,
     random: u64,
 }
 
@@ -60,10 +66,13 @@ impl Device for Faulty {
     }
 
     fn receive(&mut self, most: usize, frames: &mut Vec<Received<MemoryFrame>>) {
+        // Those of the call before are delivered.
+        self.taken.store(self.came, Ordering::Release);
         // Any frame may be duplicated, and one comes late.
         let mut arrived = std::mem::take(&mut self.arrived);
         self.device
             .receive(most.saturating_sub(1) / 2, &mut arrived);
+        self.came += arrived.len() as u64;
         for received in arrived.drain(..) {
             if self.one_in(10) {
                 self.device.free(received.buffer);
@@ -105,6 +114,9 @@ impl Device for Faulty {
 struct Client {
     device: MemoryDevice,
     interface: Interface,
+    /// Frames put on the wire, and those that the server is through with.
+    sent: u64,
+    taken: Arc<AtomicU64>,
     now: u64,
     /// The number of replies to each request.
     replies: HashMap<u64, u32>,
@@ -112,11 +124,13 @@ struct Client {
 }
 
 impl Client {
-    fn new(device: MemoryDevice) -> Self {
+    fn new(device: MemoryDevice, taken: Arc<AtomicU64>) -> Self {
         let interface = InterfaceConfig::new(CLIENT_MAC, *CLIENT.ip(), &[CLIENT.port()]);
         Self {
             device,
             interface: Interface::new(interface).unwrap(),
+            sent: 0,
+            taken,
             now: 0,
             replies: HashMap::new(),
             order: Vec::new(),
@@ -130,6 +144,7 @@ impl Client {
             self.device.transmit(&mut frames);
             frames.is_empty()
         });
+        self.sent += 1;
     }
 
     /// Learns the server's MAC address, by a protocol whose packets also get lost.
@@ -230,16 +245,19 @@ fn handle(request: Datagram<MemoryFrame>) -> Option<DatagramReply<MemoryFrame>> 
 
 fn device(seed: u64) -> (Client, Dataplane<Faulty>) {
     let (theirs, ours) = wire(128, DEVICE_BUFFERS, 2048);
+    let taken = Arc::<AtomicU64>::default();
     let faulty = Faulty {
         device: ours,
         late: None,
         arrived: Vec::with_capacity(16),
+        came: 0,
+        taken: Arc::clone(&taken),
         random: seed,
     };
     let interface = InterfaceConfig::new(SERVER_MAC, *SERVER.ip(), &[SERVER.port()]);
     let config = DataplaneConfig::new(interface).buffers(BUFFERS).batch(16);
     let dataplane = Dataplane::new(faulty, config).unwrap();
-    (Client::new(theirs), dataplane)
+    (Client::new(theirs, taken), dataplane)
 }
 
 /// Sends all requests, waits until each has ended, and checks the replies.
@@ -260,8 +278,11 @@ fn converse(client: &mut Client, counters: &DataplaneCounters) {
     }
     wait_for("the end of all requests", || {
         client.turn();
+        // What is still on the wire is in no count of the server's.
+        let is_taken = client.taken.load(Ordering::Acquire) == client.sent;
         let counts = counters.read();
-        under_way() == 0 && counts.out == 0 && client.order.len() as u64 == counts.replies
+        let is_over = under_way() == 0 && counts.out == 0;
+        is_taken && is_over && client.order.len() as u64 == counts.replies
     });
     let answered: u32 = client.replies.values().sum();
     let counts = counters.read();

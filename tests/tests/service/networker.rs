@@ -459,15 +459,18 @@ fn an_idle_networker_sleeps_and_so_does_who_waits_for_it() {
     let (mut networker, seen) = toy(64);
     take(&mut networker, 1);
     wait_for("its first sleep", || seen.waits.load(Ordering::SeqCst) > 0);
-    let before = (
-        seen.polls.load(Ordering::SeqCst),
-        seen.waits.load(Ordering::SeqCst),
-    );
+    // The thread goes on between two readings: here the polls are read later than the waits, and
+    // below sooner, so that those in between are not taken for polls without a wait.
+    let waits_before = seen.waits.load(Ordering::SeqCst);
+    let polls_before = seen.polls.load(Ordering::SeqCst);
     wait_for("some sleeps", || {
-        seen.waits.load(Ordering::SeqCst) > before.1 + 10
+        seen.waits.load(Ordering::SeqCst) > waits_before + 10
     });
-    let polls = seen.polls.load(Ordering::SeqCst) - before.0;
-    let waits = seen.waits.load(Ordering::SeqCst) - before.1;
+    let polls = seen
+        .polls
+        .load(Ordering::SeqCst)
+        .saturating_sub(polls_before);
+    let waits = seen.waits.load(Ordering::SeqCst) - waits_before;
     assert!(polls <= waits + 2, "{polls} polls, {waits} waits");
 
     let start = Instant::now();

@@ -11,7 +11,7 @@ use shinjuku_dpdk_sys::{
     RunningPort,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn eal() -> Eal {
     static EAL: OnceLock<Eal> = OnceLock::new();

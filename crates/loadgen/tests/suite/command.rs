@@ -114,7 +114,7 @@ fn an_interrupt_ends_it_with_what_was_measured_until_then() {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    while seen.load(Ordering::Relaxed) < 100 {
+    while seen.load(Ordering::Relaxed) < 400 {
         in_time(&mut child, "it sends nothing");
     }
     let pid = rustix::process::Pid::from_child(&child);
@@ -132,7 +132,8 @@ fn an_interrupt_ends_it_with_what_was_measured_until_then() {
         panic!("the second load was never offered: {table}");
     };
     assert_eq!(point.marks.last(), Some(&Mark::Partial));
-    assert!(point.all.answered >= 90 && point.seconds < 50.0, "{json}");
+    // The command may have been held up, and then not have read all that it was sent.
+    assert!(point.all.answered >= 200 && point.seconds < 50.0, "{json}");
 }
 
 #[test]

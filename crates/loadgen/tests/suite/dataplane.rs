@@ -149,7 +149,7 @@ fn an_earlier_loads_reply_is_not_taken_for_a_later_ones() {
         _ => Fate::Keep,
     });
     let plan = plan(
-        "rate = 1000\nrequests = 20\nconnections = 20\nseconds = 5.0\nwarm_up = 0.0\ndrain = 0.5",
+        "rate = 1000\nrequests = 20\nconnections = 20\nseconds = 5.0\nwarm_up = 0.0\ndrain = 1.0",
     );
     let plan = over(plan, device).unwrap();
     for expected in [(0, 0), (10, 20)] {

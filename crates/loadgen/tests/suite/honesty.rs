@@ -39,7 +39,7 @@ fn unanswered_requests_count_with_their_age() {
     let server = serve(|number, _| if number < 50 { ok() } else { Action::Silence });
     let measured = measure(
         server,
-        "request = [\"GET k\"]\nrate = 500\nconnections = 4\nseconds = 0.3\nwarm_up = 0.0\ndrain = 0.2",
+        "request = [\"GET k\"]\nrate = 500\nconnections = 4\nseconds = 0.3\nwarm_up = 0.0\ndrain = 1.0",
     );
     let all = &measured.point.all;
     assert_eq!((all.answered, all.due), (50, 50 + all.unanswered));

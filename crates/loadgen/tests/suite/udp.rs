@@ -65,7 +65,7 @@ fn racksched_replies_are_told_from_requests_sent_back() {
     let measured = measure(
         server,
         "protocol = \"racksched\"\nmix = \"tpcc\"\nsaturate = 1\nrequests = 40\nconnections = 40\nseconds = 60.0\n\
-         warm_up = 0.0\ndrain = 0.3",
+         warm_up = 0.0\ndrain = 1.5",
     );
     let point = &measured.point;
     assert_eq!((point.all.answered, point.all.unanswered), (30, 10));
@@ -83,7 +83,7 @@ fn what_is_lost_times_out_and_what_comes_twice_is_a_stray() {
     let measured = measure(
         server,
         "protocol = \"shinjuku\"\nmix = \"fixed\"\nsaturate = 1\nrequests = 100\nconnections = 4\nseconds = 60.0\n\
-         warm_up = 0.0\ntimeout = 0.1",
+         warm_up = 0.0\ntimeout = 1.0",
     );
     let point = &measured.point;
     assert_eq!((point.all.answered, point.all.timed_out), (90, 10));

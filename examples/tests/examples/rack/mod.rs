@@ -51,8 +51,11 @@ fn everything_is_answered(test: &str, mode: Mode) {
     for nothing in ["no-port", "table-full", "unknown-client", "bad-lengths"] {
         assert_eq!(count(&switch, nothing), 0, "{nothing}");
     }
-    let outstanding = switch.status().servers;
-    assert!(outstanding.iter().all(|server| server.outstanding == 0));
+    // A server may have dropped a request of which the packets came too far apart: such a one is
+    // outstanding until its age.
+    switch.until("nothing is outstanding", |status| {
+        status.servers.iter().all(|server| server.outstanding == 0)
+    });
     assert_accounted(&switch, &client, servers);
 }
 
