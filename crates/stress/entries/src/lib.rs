@@ -18,6 +18,13 @@ pub fn operate(seed: u64) -> u64 {
     })
 }
 
+/// Operations that wait for nobody.
+pub fn operate_alone(seed: u64) -> u64 {
+    (0..4).fold(seed, |sum, round| {
+        sum.rotate_left(7) ^ strings(seed + round)
+    })
+}
+
 #[inline(never)]
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
