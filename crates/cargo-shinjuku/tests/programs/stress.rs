@@ -61,8 +61,9 @@ fn counts(printed: &str) -> BTreeMap<String, u64> {
 
 /// Preemptions at entries that a run ends with; it takes some seconds.
 const WANTED: u64 = 1_000;
-/// The same where a timer's signal comes before each.
-const WANTED_BY_TIMER: u64 = 200;
+/// The same where each takes more: a timer's signal, or a switch between kernel threads, or two
+/// runtimes share the cores.
+const FEWER: u64 = 200;
 
 fn is_right(printed: &str, counts: &BTreeMap<String, u64>) {
     let of = |name: &str| counts[name];
@@ -117,12 +118,12 @@ fn without_the_guard_what_must_not_be_preempted_is() {
 
 /// Inline, in loops, and in a pool's loops.
 fn entries_follow_the_timer(layout: &str) {
-    let (printed, counts) = run(layout, "compiled-probe", WANTED_BY_TIMER);
+    let (printed, counts) = run(layout, "compiled-probe", FEWER);
     assert!(
         printed.contains("a timer of each thread raises their gate"),
         "{printed}"
     );
-    assert!(counts["compiled"] >= WANTED_BY_TIMER, "{printed}");
+    assert!(counts["compiled"] >= FEWER, "{printed}");
     assert_eq!(
         counts["interrupt"], 0,
         "the timer stops nothing itself: {printed}"
@@ -147,22 +148,22 @@ fn closures_in_a_pool_are_preempted_at_entries() {
 
 #[test]
 fn two_runtimes_that_raise_one_gate_preempt_their_own_each() {
-    let (printed, counts) = run("two-runtimes", "compiled-probe", WANTED);
+    let (printed, counts) = run("two-runtimes", "compiled-probe", FEWER);
     assert_eq!(printed.matches("compiled probes (").count(), 2, "{printed}");
     // The program has looked whether each had as many.
-    assert!(counts["compiled"] >= 2 * WANTED, "{printed}");
+    assert!(counts["compiled"] >= 2 * FEWER, "{printed}");
     assert_eq!(counts["interrupt"], 0, "{printed}");
     is_right(&printed, &counts);
 }
 
 #[test]
 fn contexts_that_are_kernel_threads_are_preempted_at_entries() {
-    let (printed, counts) = run("kernel-threads", "compiled-probe", WANTED);
+    let (printed, counts) = run("kernel-threads", "compiled-probe", FEWER);
     assert!(
         printed.contains("contexts that are kernel threads"),
         "{printed}"
     );
-    assert!(counts["compiled"] >= WANTED, "{printed}");
+    assert!(counts["compiled"] >= FEWER, "{printed}");
     assert_eq!(counts["interrupt"], 0, "{printed}");
     is_right(&printed, &counts);
 }

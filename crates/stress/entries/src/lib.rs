@@ -18,11 +18,9 @@ pub fn operate(seed: u64) -> u64 {
     })
 }
 
-/// Operations that wait for nobody.
+/// An operation that waits for nobody, and takes a fraction of the others' time.
 pub fn operate_alone(seed: u64) -> u64 {
-    (0..4).fold(seed, |sum, round| {
-        sum.rotate_left(7) ^ strings(seed + round)
-    })
+    strings(seed)
 }
 
 #[inline(never)]

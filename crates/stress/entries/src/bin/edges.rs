@@ -8,6 +8,7 @@
 
 use std::error::Error;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use shinjuku::{
@@ -26,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 static UNDISTURBED: OnceLock<Vec<u64>> = OnceLock::new();
 /// Its one worker runs what keeps the gate up.
 static HOLDER: OnceLock<Pool> = OnceLock::new();
+static HOLDS: AtomicBool = AtomicBool::new(false);
+/// Preemptions of that pool before it held.
+static PREEMPTED_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" {
     /// libc's.
@@ -42,21 +46,28 @@ static BEFORE_MAIN: extern "C" fn() = before_main;
 extern "C" fn before_main() {
     UNDISTURBED.get_or_init(|| (0..SEEDS).map(operate_alone).collect());
     let holder = HOLDER.get_or_init(|| pool(1).expect("the pool starts"));
-    // The second one waits, so the first is asked to give way, and never does.
     let hold = || {
         without_preemption(|| {
+            HOLDS.store(true, Relaxed);
             while !std::hint::black_box(false) {
                 std::hint::spin_loop();
             }
         });
     };
     holder.run("only", hold).detach();
+    wait_until(|| HOLDS.load(Relaxed));
+    PREEMPTED_BEFORE.store(holder.statistics().preemptions.taken(), Relaxed);
+    // This one waits, so the first is asked to give way, and never does.
     holder.run("only", || ()).detach();
+    wait_until(|| CompiledProbes::outstanding() > 0);
+    look("before main");
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
     let start = Instant::now();
-    while CompiledProbes::outstanding() == 0 && start.elapsed() < PATIENCE {
+    while !is_so() && start.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(1));
     }
-    look("before main");
 }
 
 extern "C" fn after_main() {
@@ -138,10 +149,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("a thread of the program's: right {is_right}");
     in_a_second_pool()?;
     let holder = HOLDER.get().ok_or("there is no first pool")?;
-    let statistics = holder.statistics();
-    println!(
-        "the first pool: preempted {}",
-        statistics.preemptions.taken()
-    );
+    let preempted = holder.statistics().preemptions.taken() - PREEMPTED_BEFORE.load(Relaxed);
+    println!("the first pool: preempted {preempted}");
     Ok(())
 }
