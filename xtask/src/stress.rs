@@ -33,12 +33,16 @@ struct Entries {
     /// How long it may take.
     #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// The runtime's layout, or a pool of closures.
-    #[arg(long, default_value = "threads", value_parser = ["threads", "inline", "symmetric", "pool"])]
+    /// The runtime's layout, a pool of closures, or in the layout `threads` two runtimes side by
+    /// side or contexts that are kernel threads.
+    #[arg(long, default_value = "threads", value_parser = ["threads", "inline", "symmetric", "pool", "two-runtimes", "kernel-threads"])]
     layout: String,
     /// What preempts.
     #[arg(long, default_value = "compiled-probe", value_parser = ["compiled-probe", "escalation"])]
     mechanism: String,
+    /// Remove a defence first: this must fail.
+    #[arg(long, value_parser = ["guard"])]
+    without: Option<String>,
 }
 
 /// Builds the program that the arguments ask for, and becomes it.
@@ -79,6 +83,9 @@ fn at_entries(entries: &Entries) -> Result<ExitCode> {
     let mut build = Command::new(target.join("release/cargo-shinjuku"));
     build.current_dir(paths::workspace_root());
     build.args(release).args([PACKAGE, "--target", TARGET]);
+    if entries.without.is_some() {
+        build.args(["--features", "fault-injection"]);
+    }
     finish(build, PACKAGE)?;
     let directory = target.join("shinjuku").join(TARGET).join("release");
     let numbers = [entries.preemptions, entries.seconds].map(|number| number.to_string());
@@ -86,7 +93,8 @@ fn at_entries(entries: &Entries) -> Result<ExitCode> {
     become_program(
         program
             .args([&entries.layout, &entries.mechanism])
-            .args(numbers),
+            .args(numbers)
+            .args(&entries.without),
     )
 }
 

@@ -1,6 +1,7 @@
 //! What neither rustfmt nor cargo sees to: comments and prose are at most 100 columns wide, modules
-//! have one style, errors tell a cause once, links lead somewhere, the bench measures a build
-//! without the features of tests, and packages have what a registry shows.
+//! have one style, errors tell a cause once, links lead somewhere, tests that skip themselves say
+//! so to the runner, the bench measures a build without the features of tests, and packages have
+//! what a registry shows.
 //!
 //! Code, drawings, rows of tables, and words that cannot be broken are as wide as they must be.
 #![allow(missing_docs)]
@@ -164,6 +165,47 @@ fn shows(message: &str, number: usize, field: &syn::Field) -> bool {
 
 /// The bench is linked into this package. A feature that one of its dependencies turns on is in the
 /// bench's build, too: of `shinjuku-preempt` only those may be that users can have.
+/// What a line prints, or the text that a call on the line before prints.
+fn printed(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let text = match line.split_once("println!(") {
+        Some((_, text)) => text,
+        None => line,
+    };
+    text.strip_prefix('"')
+        .map(|text| text.trim_start_matches("\\n"))
+}
+
+/// The runner counts `SKIPPED <test>: <reason>` alone.
+#[test]
+fn tests_that_skip_themselves_say_so_as_the_runner_reads_it() {
+    let is_counted = |said: &str| {
+        let named = said.strip_prefix("SKIPPED ");
+        named.is_some_and(|named| named.contains(": "))
+    };
+    let mut uncounted = Vec::new();
+    for file in sources("rs") {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let is_of_tests = file.to_string_lossy().contains("/tests");
+        let tests = match text.split_once("#[cfg(test)]") {
+            _ if is_of_tests => text.as_str(),
+            Some((_, tests)) => tests,
+            None => continue,
+        };
+        for line in tests.lines() {
+            let said = printed(line).unwrap_or_default();
+            let says_skipped = ["skipped:", "skipped "].iter().any(|start| {
+                let beginning = said.get(..start.len()).unwrap_or_default();
+                beginning.eq_ignore_ascii_case(start)
+            });
+            if says_skipped && !is_counted(said) {
+                uncounted.push(format!("{}: {said}", file.display()));
+            }
+        }
+    }
+    assert!(uncounted.is_empty(), "{}", uncounted.join("\n"));
+}
+
 #[test]
 fn the_bench_measures_a_build_that_users_can_have() {
     let output = shinjuku_bench::paths::cargo()

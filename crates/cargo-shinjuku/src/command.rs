@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::c_code::CCode;
 use crate::compiler::Compiler;
+use crate::configuration;
 use crate::plan::Plan;
 use crate::workspace::{Workspace, cargo};
 use crate::wrapper;
@@ -36,8 +37,14 @@ pub fn run(subcommand: &str, mut arguments: Vec<OsString>) -> Result<ExitCode> {
         .join(DIRECTORY);
     let directory = std::path::absolute(&directory)
         .with_context(|| format!("{} has no absolute path", directory.display()))?;
-    let targets = targets(&arguments, &compiler.host);
-    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let named = named_targets(&arguments);
+    let targets = match &named[..] {
+        [] => vec![&*compiler.host],
+        named => named
+            .iter()
+            .map(|target| triple(target, &compiler.host))
+            .collect(),
+    };
     let c_code = CCode::choose(targets[0], &compiler.host);
     if workspace.may_have_c_code() {
         for note in c_code.notes() {
@@ -48,12 +55,13 @@ pub fn run(subcommand: &str, mut arguments: Vec<OsString>) -> Result<ExitCode> {
 
     let mut command = Command::new(cargo());
     command.arg(subcommand);
-    // With a target named, cargo keeps what runs in the build apart from what it makes.
-    if options_of(&arguments, "--target").is_empty() {
+    // With a target named, here or in its configuration, cargo keeps what runs in the build apart
+    // from what it makes.
+    if named.is_empty() {
         command.args(["--target", targets[0]]);
     }
     let own = std::env::current_exe().context("cannot find this program")?;
-    let inner = inner_wrapper().filter(|inner| Path::new(inner) != own);
+    let inner = configuration::wrapper().filter(|inner| Path::new(inner) != own);
     command
         .args(&arguments)
         .env("CARGO_TARGET_DIR", &directory)
@@ -69,16 +77,27 @@ pub fn run(subcommand: &str, mut arguments: Vec<OsString>) -> Result<ExitCode> {
     Err(error).context("cannot run cargo")
 }
 
-/// What is built for: at least one.
-fn targets(arguments: &[OsString], host: &str) -> Vec<String> {
-    let mut targets: Vec<_> = (options_of(arguments, "--target").iter())
-        .map(|target| target.to_string_lossy().into_owned())
-        .collect();
-    if targets.is_empty() {
-        let by_environment = std::env::var("CARGO_BUILD_TARGET").ok();
-        targets.push(by_environment.unwrap_or_else(|| host.to_owned()));
+/// What cargo is told to build for: by arguments, else by the environment, else by its
+/// configuration. Nothing: for this machine.
+fn named_targets(arguments: &[OsString]) -> Vec<String> {
+    let targets = options_of(arguments, "--target");
+    if !targets.is_empty() {
+        let targets = targets.iter();
+        return targets
+            .map(|target| target.to_string_lossy().into_owned())
+            .collect();
     }
-    targets
+    let settings = options_of(arguments, "--config");
+    let settings: Vec<_> = settings.iter().map(|one| one.to_string_lossy()).collect();
+    configuration::targets(settings.iter().map(|one| &**one))
+}
+
+/// The triple that cargo takes the name of a target for.
+fn triple<'a>(target: &'a str, host: &'a str) -> &'a str {
+    match target {
+        "host-tuple" => host,
+        target => target,
+    }
 }
 
 /// The values of an option before `--`, in both spellings.
@@ -135,40 +154,6 @@ fn rustdoc_flags(no_probes: &Path) -> OsString {
     flags
 }
 
-/// The wrapper that cargo would use without this program: by the environment, else by the
-/// configuration file that is nearest to the working directory.
-fn inner_wrapper() -> Option<OsString> {
-    let by_environment = ["RUSTC_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER"]
-        .into_iter()
-        .find_map(std::env::var_os);
-    if let Some(wrapper) = by_environment {
-        // An empty value means no wrapper, whatever the files say.
-        return Some(wrapper).filter(|wrapper| !wrapper.is_empty());
-    }
-    let here = std::env::current_dir().ok()?;
-    let home = std::env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    let directories = here.ancestors().map(|parent| parent.join(".cargo"));
-    directories
-        .chain(home)
-        .find_map(|directory| configured_wrapper(&directory))
-}
-
-/// `build.rustc-wrapper` of the configuration file in a directory `.cargo`.
-fn configured_wrapper(directory: &Path) -> Option<OsString> {
-    let text = ["config", "config.toml"]
-        .iter()
-        .find_map(|name| std::fs::read_to_string(directory.join(name)).ok())?;
-    let table: toml::Table = text.parse().ok()?;
-    let wrapper = table.get("build")?.get("rustc-wrapper")?.as_str()?;
-    // Cargo searches the path for a name; a relative path is relative to the parent of `.cargo`.
-    Some(match (wrapper.contains('/'), directory.parent()) {
-        (true, Some(parent)) => parent.join(wrapper).into(),
-        _ => wrapper.into(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,22 +174,5 @@ mod tests {
         assert_eq!(options_of(&arguments, "--target"), [""; 0]);
         assert_eq!(take_option(&mut arguments, "--target-dir"), ["a", "b"]);
         assert_eq!(arguments, ["--release", "--", "--target-dir", "c"]);
-    }
-
-    #[test]
-    fn a_configured_wrapper_is_found_where_cargo_finds_it() {
-        let parent = tempfile::tempdir().unwrap();
-        let directory = parent.path().join(".cargo");
-        std::fs::create_dir(&directory).unwrap();
-        assert_eq!(configured_wrapper(&directory), None);
-        let write = |wrapper: &str| {
-            let text = format!("[build]\nrustc-wrapper = \"{wrapper}\"\n");
-            std::fs::write(directory.join("config.toml"), text).unwrap();
-        };
-        write("sccache");
-        assert_eq!(configured_wrapper(&directory), Some("sccache".into()));
-        write("tools/wrap");
-        let expected = parent.path().join("tools/wrap");
-        assert_eq!(configured_wrapper(&directory), Some(expected.into()));
     }
 }

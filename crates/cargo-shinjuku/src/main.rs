@@ -22,12 +22,14 @@
 //! | `wrapper.rs` | between cargo and rustc |
 //! | `c_code.rs` | C and C++ code: which clang, and between build scripts and it |
 //! | `command.rs` | starting cargo |
+//! | `configuration.rs` | what cargo's configuration says: its wrapper, and what is built for |
 //! | `show.rs` | `cargo shinjuku show` |
 #![forbid(unsafe_code)]
 
 mod c_code;
 mod command;
 mod compiler;
+mod configuration;
 mod plan;
 mod show;
 mod workspace;

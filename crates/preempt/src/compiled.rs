@@ -40,7 +40,13 @@
 //! The symbols are there with the feature `compiled-probes` only: sanitizers and fuzzers define the
 //! same.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::cell::Cell;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[cfg(loom)]
+use loom::sync::atomic::AtomicU64;
 
 use crate::context::Head;
 use crate::mailbox::Dispatched;
@@ -57,7 +63,13 @@ struct Gate(AtomicU64);
     feature = "compiled-probes",
     unsafe(export_name = "__sancov_should_track")
 )]
+#[cfg(not(loom))]
 static GATE: Gate = Gate(AtomicU64::new(0));
+
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref GATE: Gate = Gate(AtomicU64::new(0));
+}
 
 /// The two that write the gate are compiled in this crate alone. LLVM's pass defines the symbol in
 /// each module that it instruments, as a plain word, and a module of an instrumented crate into
@@ -69,13 +81,18 @@ fn raise() {
 
 #[inline(never)]
 fn lower() {
-    GATE.0.fetch_sub(1, Ordering::Relaxed);
+    let before = GATE.0.fetch_sub(1, Ordering::Relaxed);
+    debug_assert_ne!(before, 0, "only what was raised is lowered");
 }
 
 /// A signal has found the context past its moment, in its own code at guard 0: raises the gate
 /// until the dispatch is over. Returns whether this has raised it. For the signal's handler.
 pub(crate) fn raise_for(head: &Head) -> bool {
-    let raises = !head.running.is_gate_up.replace(true);
+    raise_once(&head.running.is_gate_up)
+}
+
+fn raise_once(is_up: &Cell<bool>) -> bool {
+    let raises = !is_up.replace(true);
     if raises {
         raise();
     }
@@ -86,8 +103,13 @@ pub(crate) fn raise_for(head: &Head) -> bool {
 /// raised. Called by the context with its guard up, under which that raises nothing.
 #[inline]
 pub(crate) fn lower_for(head: &Head) {
-    if head.running.is_gate_up.get() {
-        head.running.is_gate_up.set(false);
+    lower_once(&head.running.is_gate_up);
+}
+
+#[inline]
+fn lower_once(is_up: &Cell<bool>) {
+    if is_up.get() {
+        is_up.set(false);
         lower();
     }
 }
@@ -139,8 +161,7 @@ impl CompiledProbes {
     #[inline]
     pub fn request(self, dispatched: &Dispatched) -> Outstanding {
         dispatched.request_at_entries();
-        raise();
-        Outstanding(())
+        Outstanding::new()
     }
 }
 
@@ -150,6 +171,14 @@ impl CompiledProbes {
 #[must_use = "compiled probes take the request only while this lives"]
 #[derive(Debug)]
 pub struct Outstanding(());
+
+impl Outstanding {
+    #[inline]
+    fn new() -> Self {
+        raise();
+        Self(())
+    }
+}
 
 impl Drop for Outstanding {
     fn drop(&mut self) {
@@ -212,23 +241,19 @@ mod callbacks {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
     fn the_gate_is_up_while_any_request_is_outstanding() {
         let up = CompiledProbes::outstanding;
-        let raise = || {
-            raise();
-            Outstanding(())
-        };
         assert_eq!(up(), 0);
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 std::thread::spawn(move || {
                     for _ in 0..1_000 {
-                        let (first, second) = (raise(), raise());
+                        let (first, second) = (Outstanding::new(), Outstanding::new());
                         assert!(up() >= 2);
                         drop(first);
                         assert!(up() >= 1);
@@ -249,5 +274,109 @@ mod tests {
             std::ptr::from_ref(&GATE).addr(),
             std::ptr::from_ref(&GATE.0).addr()
         );
+    }
+}
+
+/// Dispatchers and workers raise and lower the one gate: never is it down for those who have raised
+/// it, and at the end it is.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    /// Contexts that no worker runs, each with its mark. Workers take turns with them.
+    type Contexts = Arc<Mutex<Vec<Cell<bool>>>>;
+
+    fn model(check: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(check);
+    }
+
+    fn contexts(number: usize) -> Contexts {
+        Arc::new(Mutex::new((0..number).map(|_| Cell::new(false)).collect()))
+    }
+
+    /// A worker's turn with whatever context is there. Its code finds a signal twice, or, with
+    /// `signals` 0, is never past its moment; then it goes out by `leave`.
+    fn turn(contexts: &Contexts, signals: usize, leave: fn(&Cell<bool>)) {
+        let Some(is_up) = contexts.lock().unwrap().pop() else {
+            return;
+        };
+        for signal in 0..signals {
+            assert_eq!(raise_once(&is_up), signal == 0, "once a dispatch");
+            assert!(CompiledProbes::outstanding() >= 1, "the gate is down");
+        }
+        leave(&is_up);
+        contexts.lock().unwrap().push(is_up);
+    }
+
+    /// A request, and another one to a second worker before the first is answered.
+    fn dispatch() {
+        let first = Outstanding::new();
+        let second = Outstanding::new();
+        assert!(CompiledProbes::outstanding() >= 2, "the gate is down");
+        drop(first);
+        assert!(CompiledProbes::outstanding() >= 1, "the gate is down");
+        drop(second);
+    }
+
+    /// Two contexts, one worker that is signalled and one that is not, and a dispatcher beside.
+    fn all_at_once(leave: fn(&Cell<bool>)) {
+        let contexts = contexts(2);
+        let workers = [2, 0].map(|signals| {
+            let contexts = Arc::clone(&contexts);
+            thread::spawn(move || turn(&contexts, signals, leave))
+        });
+        dispatch();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert_eq!(CompiledProbes::outstanding(), 0, "the gate stays up");
+    }
+
+    #[test]
+    fn loom_the_gate_is_up_while_any_request_is_outstanding_and_then_down() {
+        model(|| all_at_once(lower_once));
+    }
+
+    /// Two workers share one context: what one dispatch has raised, the next does not lower.
+    #[test]
+    fn loom_a_context_that_changes_workers_takes_back_its_own() {
+        model(|| {
+            let contexts = contexts(1);
+            let other = {
+                let contexts = Arc::clone(&contexts);
+                thread::spawn(move || {
+                    turn(&contexts, 1, lower_once);
+                    turn(&contexts, 0, lower_once);
+                })
+            };
+            turn(&contexts, 1, lower_once);
+            other.join().unwrap();
+            assert_eq!(CompiledProbes::outstanding(), 0, "the gate stays up");
+        });
+    }
+
+    /// The model fails where the gate is a flag: a context takes it down under another's request.
+    #[test]
+    #[should_panic(expected = "the gate")]
+    fn loom_a_gate_that_does_not_count_is_down_too_early() {
+        model(|| {
+            all_at_once(|is_up| {
+                if is_up.replace(false) {
+                    GATE.0.store(0, Ordering::Relaxed);
+                }
+            });
+        });
+    }
+
+    /// And where one goes out with the gate still up.
+    #[test]
+    #[should_panic(expected = "the gate stays up")]
+    fn loom_a_way_out_that_lowers_nothing_leaves_the_gate_up() {
+        model(|| all_at_once(|_| ()));
     }
 }

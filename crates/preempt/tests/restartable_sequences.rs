@@ -78,11 +78,15 @@ fn register_in_a_context() -> i32 {
     answer.unwrap()
 }
 
-fn kernel_has_them() -> bool {
-    let test = std::thread::spawn(|| register().err().and_then(|error| error.raw_os_error()));
-    let answer = test.join().unwrap();
+/// Whether there is something for `test` to look at.
+fn kernel_has_them(test: &str) -> bool {
+    let asks = std::thread::spawn(|| register().err().and_then(|error| error.raw_os_error()));
+    let answer = asks.join().unwrap();
     if answer == Some(libc::ENOSYS) || answer == Some(libc::EPERM) {
-        eprintln!("SKIPPED: the kernel has no restartable sequences, or a filter forbids them");
+        // Behind what the child's libtest has begun to say.
+        println!(
+            "\nSKIPPED {test}: the kernel has no restartable sequences, or a filter forbids them"
+        );
         return false;
     }
     true
@@ -94,7 +98,7 @@ fn a_pool_is_refused_where_another_library_registers_sequences() {
         return child(test_name!(), false);
     }
     check_platform().unwrap();
-    if !kernel_has_them() {
+    if !kernel_has_them(test_name!()) {
         return;
     }
     REGISTERS_THREADS.store(true, Ordering::Relaxed);
@@ -133,7 +137,7 @@ fn a_request_cannot_register_sequences_on_its_worker() {
     if !is_child() {
         return child(test_name!(), false);
     }
-    if kernel_has_them() {
+    if kernel_has_them(test_name!()) {
         assert_eq!(register_in_a_context(), libc::EINVAL);
         // The worker has restored its thread.
         register().unwrap();

@@ -15,6 +15,7 @@
 //! | `preemptive` | the preemptive server |
 //! | `noticing` | what it costs to notice that one of the scheduled sleeps |
 //! | `report` | tables, plots and targets |
+//! | `csv` | the tables that have no plot |
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -30,6 +31,7 @@ use shinjuku_preempt::Realtime;
 use crate::harness::{self, Efforts, Process, Session};
 use crate::machine::Machine;
 
+mod csv;
 mod delay;
 mod networked;
 mod noticing;

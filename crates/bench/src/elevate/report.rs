@@ -5,6 +5,7 @@ use shinjuku_plot::{Figure, Series, Table, XAxis, YAxis};
 use shinjuku_workload::repeat::Spread;
 
 use super::Elevate;
+use super::csv;
 use super::delay::Delay;
 use super::networked::{OPEN, RATE, Served, TABLES};
 use super::overhead::Overhead;
@@ -68,6 +69,14 @@ impl Measured for Elevate {
             self.table_section(),
             self.load_section(),
             self.noticing_section(),
+        ]
+    }
+
+    fn csv(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("durations.csv", csv::durations(&self.delays)),
+            ("orders.csv", csv::orders(&self.tables)),
+            ("noticing.csv", csv::noticing(&self.noticing)),
         ]
     }
 }
@@ -344,6 +353,7 @@ impl Elevate {
 #[cfg(test)]
 mod tests {
     use super::super::networked::Slice;
+    use super::super::noticing::Row;
     use super::super::preemptive::Load;
     use super::super::turns::Turns;
     use super::*;
@@ -408,7 +418,10 @@ mod tests {
                 short: short(400.0, 40.0),
                 long: short(600.0, 900.0),
             }],
-            noticing: Vec::new(),
+            noticing: vec![Row {
+                tells: "the state, asleep or not".to_owned(),
+                micros: runs("one reading", [2.5, 3.5]),
+            }],
         }
     }
 
@@ -450,6 +463,34 @@ mod tests {
         assert!(sections[0].tables[0].notes[0].contains("no /dev/kvm"));
         let text = serde_json::to_string(&measured).unwrap();
         assert_eq!(serde_json::from_str::<Elevate>(&text).unwrap(), measured);
+    }
+
+    #[test]
+    fn each_table_without_a_plot_has_a_file_with_its_rows() {
+        let files = measured().csv();
+        let lines = |name: &str| {
+            let (_, text) = files.iter().find(|(file, _)| *file == name).unwrap();
+            let columns = text.lines().next().unwrap().split(',').count();
+            (columns, text.lines().skip(1).collect::<Vec<_>>())
+        };
+        let (columns, durations) = lines("durations.csv");
+        let expected = [
+            "process,dedicated,5.25,5,5.5,5,5.25,5,5.5,5,12.5,",
+            "vCPU,dedicated,,,,5,,,,5,,no /dev/kvm",
+        ];
+        assert_eq!(durations, expected);
+        assert_eq!(columns, expected[0].split(',').count());
+        let (_, orders) = lines("orders.csv");
+        let expected = [
+            format!("{},110,100,120,220,200,240", TABLES[0]),
+            format!("{},70,50,90,140,100,180", TABLES[1]),
+        ];
+        assert_eq!(orders, expected);
+        let (_, noticing) = lines("noticing.csv");
+        assert_eq!(
+            noticing,
+            ["one reading,3,2.5,3.5,\"the state, asleep or not\""]
+        );
     }
 
     #[test]

@@ -70,9 +70,7 @@ fn of_mix(
     session: &mut Session,
 ) -> Result<MixResults> {
     let times: Times = measuring.figure(&programs.plain, number, &["times"])?;
-    let mut contenders: Vec<_> = (CONTENDERS.into_iter())
-        .filter(|(name, ..)| mix.has_own_loop || *name != BY_HAND)
-        .collect();
+    let mut contenders = CONTENDERS;
     let [short, long, load] = [times.short_us, times.long_us, LOAD].map(|one| one.to_string());
     let runs = session.interleave(
         &format!("{} at {:.0} %", mix.name, LOAD * 100.0),

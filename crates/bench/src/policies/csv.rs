@@ -1,6 +1,7 @@
 //! The results as CSV, for spreadsheets and plotting programs. Columns as in `docs/results.md`.
 
 use super::results::{Policies, Run};
+use crate::report::quoted;
 
 const COLUMNS: &str = "mix,load,policy,mechanism,quantum_us,class,n,p50_us,p99_us,p999_us,p99_slowdown,throughput_rps,\
 preemptions,offered_rps,saturated,refusals,unfinished,p99_us_min,p99_us_max,ideal_p99_us,predicted_p99_us,times_slower,\
@@ -12,10 +13,10 @@ pub fn runs(runs: &[Run]) -> String {
     let mut text = format!("{COLUMNS}\n");
     for run in runs {
         let fields = [
-            quote(&run.mix),
+            quoted(&run.mix),
             run.load.to_string(),
-            quote(&run.policy),
-            quote(&run.mechanism),
+            quoted(&run.policy),
+            quoted(&run.mechanism),
             optional(run.quantum_us),
             run.class.to_string(),
             run.n.to_string(),
@@ -46,28 +47,7 @@ pub fn runs(runs: &[Run]) -> String {
 pub fn costs(results: &Policies) -> String {
     let mut text = String::from("operation,ns\n");
     for (name, ns) in &results.costs {
-        text += &format!("{},{ns}\n", quote(name));
+        text += &format!("{},{ns}\n", quoted(name));
     }
     text
-}
-
-/// A field, in quotation marks where RFC 4180 asks for them.
-fn quote(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_quoted_only_where_needed() {
-        assert_eq!(quote("c-FCFS"), "c-FCFS");
-        assert_eq!(quote("a,b"), "\"a,b\"");
-        assert_eq!(quote("say \"no\""), "\"say \"\"no\"\"\"");
-    }
 }

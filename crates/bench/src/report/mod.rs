@@ -181,6 +181,15 @@ pub fn point(x: f64, spread: Option<Spread>) -> Point {
     }
 }
 
+/// A field of a CSV file, in quotation marks where RFC 4180 asks for them.
+pub fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
 /// A line a point; a saturated point has no value.
 fn csv(figure: &Figure) -> String {
     let mut text = String::from("series,x,y,low,high\n");
@@ -217,6 +226,13 @@ mod tests {
         ] {
             assert_eq!(figure(value), text);
         }
+    }
+
+    #[test]
+    fn fields_are_quoted_only_where_needed() {
+        assert_eq!(quoted("c-FCFS"), "c-FCFS");
+        assert_eq!(quoted("a,b"), "\"a,b\"");
+        assert_eq!(quoted("say \"no\""), "\"say \"\"no\"\"\"");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// A file's path and text.
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 18] = [
     (
         "Cargo.toml",
         r#"[workspace]
@@ -173,10 +173,15 @@ library = { path = "../library" }
 slow = { path = "../slow" }
 skipped = { path = "../skipped" }
 
+[[bench]]
+name = "same"
+harness = false
+
 [package.metadata.shinjuku]
 skip = ["skipped"]
 "#,
     ),
+    ("app/benches/same.rs", "include!(\"../src/main.rs\");\n"),
     (
         "app/src/main.rs",
         r#"use shinjuku_preempt::entries;
@@ -291,6 +296,92 @@ fn instrumented_crates_have_a_probe_at_each_entry_in_every_profile() {
         command.env("CARGO_PROFILE_RELEASE_LTO", lto);
         assert_eq!(printed(command), WITH_SKIP, "{lto}");
     }
+}
+
+/// What another crate's functions are in a loop: their calls and what is left of them.
+#[test]
+fn functions_of_another_crate_have_probes_in_a_loop_unless_inlined_before_link_time() {
+    let fixture = Fixture::new();
+    fixture.write(
+        "slow/src/lib.rs",
+        r#"#[inline]
+pub fn inlined(value: u64) -> u64 { value.rotate_left(7) ^ 5 }
+
+#[inline]
+pub fn copied(value: u64) -> u64 { value.rotate_left(9) ^ 7 }
+
+#[inline(never)]
+fn apart(value: u64) -> u64 { value.rotate_left(11) ^ 9 }
+
+/// Rustc leaves what calls others to the linker.
+pub fn merged(value: u64) -> u64 { apart(apart(value)) }
+"#,
+    );
+    fixture.write(
+        "app/src/main.rs",
+        r#"use std::hint::black_box;
+
+use shinjuku_preempt::entries;
+
+fn inlined(mut turns: u64) -> u64 {
+    let mut value = turns;
+    while turns > 0 { value = slow::inlined(value); turns -= 1; }
+    value
+}
+
+/// By a pointer, so that it is called.
+fn copied(mut turns: u64) -> u64 {
+    let (mut value, step) = (turns, black_box(slow::copied as fn(u64) -> u64));
+    while turns > 0 { value = step(value); turns -= 1; }
+    value
+}
+
+fn merged(mut turns: u64) -> u64 {
+    let mut value = turns;
+    while turns > 0 { value = slow::merged(value); turns -= 1; }
+    value
+}
+
+fn main() {
+    println!("inlined {} copied {} merged {}", entries(inlined), entries(copied), entries(merged));
+}
+"#,
+    );
+    for lto in ["off", "thin", "fat"] {
+        let mut command = fixture.shinjuku("run --offline -q -p app --release");
+        command.env("CARGO_PROFILE_RELEASE_LTO", lto);
+        // Besides their own entry, the loops of 20 turns have none, one a turn, and three.
+        assert_eq!(printed(command), "inlined 1 copied 21 merged 61\n", "{lto}");
+    }
+}
+
+#[test]
+fn benches_are_instrumented_and_run() {
+    let fixture = Fixture::new();
+    let bench = fixture.shinjuku("bench --offline -q -p app --bench same");
+    assert_eq!(printed(bench), WITH_SKIP);
+}
+
+#[test]
+fn what_cargos_configuration_names_is_built_for() {
+    // No standard library is distributed for it.
+    const OTHER: &str = "mips-unknown-linux-gnu";
+    let fixture = Fixture::new();
+    let configure = |targets: &str| {
+        let text = format!("[build]\ntarget = {targets}\n");
+        fixture.write(".cargo/config.toml", &text);
+    };
+    configure(&format!("\"{OTHER}\""));
+    let error = refused(fixture.shinjuku("build --offline -p slow"));
+    assert!(error.contains(OTHER), "{error}");
+    // Arguments and the environment come first.
+    let named = format!("build --offline -p slow --target {TRIPLE}");
+    printed(fixture.shinjuku(&named));
+    let mut by_environment = fixture.shinjuku("build --offline -p slow");
+    by_environment.env("CARGO_BUILD_TARGET", TRIPLE);
+    printed(by_environment);
+    configure(&format!("[\"{TRIPLE}\"]"));
+    assert_eq!(fixture.run(""), WITH_SKIP);
 }
 
 #[test]

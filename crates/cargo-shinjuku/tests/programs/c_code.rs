@@ -2,7 +2,8 @@
 //!
 //! The workspace has a package `cc` of its own, which finds the compiler as the real one does.
 
-use std::process::Command;
+use shinjuku_tests_support::process::is_there;
+use shinjuku_tests_support::test_name;
 
 use crate::builds::{Fixture, printed};
 
@@ -84,18 +85,18 @@ fn fixture() -> Fixture {
     fixture
 }
 
-/// Whether this machine has a clang; without, there is nothing to test.
-pub fn has_clang() -> bool {
-    let has = Command::new("clang").arg("--version").output().is_ok();
+/// Whether this machine has a clang; without, `test` has nothing to look at and says so.
+pub fn has_clang(test: &str) -> bool {
+    let has = is_there("clang");
     if !has {
-        eprintln!("skipped: there is no clang");
+        eprintln!("SKIPPED {test}: there is no clang");
     }
     has
 }
 
 #[test]
 fn c_code_is_instrumented_where_rust_code_is() {
-    if !has_clang() {
+    if !has_clang(test_name!()) {
         return;
     }
     let fixture = fixture();

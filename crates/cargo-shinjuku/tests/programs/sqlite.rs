@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use shinjuku_tests_support::test_name;
+
 use crate::c_code::has_clang;
 use crate::workspace::Workspace;
 
@@ -40,7 +42,7 @@ fn calls_probes(directory: &Path) -> bool {
 
 #[test]
 fn range_queries_within_c_are_preempted_at_entries_with_the_right_results() {
-    if !has_clang() {
+    if !has_clang(test_name!()) {
         return;
     }
     let workspace = Workspace::new(

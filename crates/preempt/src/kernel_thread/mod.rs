@@ -2,9 +2,9 @@
 //!
 //! A context on a stack moves between the workers' threads. A context of this kind does not: its
 //! jobs run on its own thread, from their first instruction to their last. Preempted, the thread
-//! waits on a futex, at its probe or in the signal's handler; resumed, it goes on. So nothing that
-//! a job can see differs from a thread: it is one. No stack is switched, and no thread control
-//! block.
+//! waits on a futex, at its probe or in the signal's handler; resumed, it goes on. So a job has one
+//! thread to its end, whose core and priority alone are the worker's (`seat`). No stack is
+//! switched, and no thread control block.
 //!
 //! What moves instead is the worker's *part*: the right to run the worker's loop, and one context
 //! of it. One thread has it at any time.
@@ -75,8 +75,8 @@ pub enum ContextKind {
     #[default]
     Stack,
     /// A kernel thread of its own. A preemption costs a switch between kernel threads on top, and
-    /// so does a resumption. Nothing that the job can see differs from a thread, so stopping it
-    /// anywhere takes no [token](crate::HardPreemption):
+    /// so does a resumption. The job keeps its thread, which is given the core and the priority of
+    /// its worker, so stopping it anywhere takes no [token](crate::HardPreemption):
     /// [`Signal::for_kernel_threads`](crate::Signal::for_kernel_threads).
     KernelThread,
 }

@@ -364,13 +364,13 @@ mod tests {
     }
 
     /// A busy machine may take the sender off its core for all the time that it had to interrupt
-    /// the worker: so a few attempts. `None` on a machine without a second core.
-    fn rows(options: Options, wanted: impl Fn(&str) -> bool) -> Option<Vec<Cost>> {
+    /// the worker: so a few attempts. `None`, for `test`, on a machine without a second core.
+    fn rows(test: &str, options: Options, wanted: impl Fn(&str) -> bool) -> Option<Vec<Cost>> {
         let mut costs = Vec::new();
         for _ in 0..20 {
             costs = match measure(options, 2, &mut |_| ()) {
                 Err(MeasureError::Pin { core, .. }) => {
-                    eprintln!("skipped: no core {core} to pin to");
+                    eprintln!("SKIPPED {test}: no core {core} to pin to");
                     return None;
                 }
                 costs => costs.unwrap(),
@@ -394,7 +394,8 @@ mod tests {
             hard,
             quick: true,
         };
-        let Some(costs) = rows(options, is_possible) else {
+        let test = "measure::tests::every_row_is_measured";
+        let Some(costs) = rows(test, options, is_possible) else {
             return;
         };
         let names: Vec<&str> = costs.iter().map(|cost| cost.name).collect();
@@ -425,7 +426,8 @@ mod tests {
                 .iter()
                 .any(|group| name.starts_with(group))
         };
-        let Some(costs) = rows(options, |name| !by_signal(name)) else {
+        let test = "measure::tests::without_the_permission_nothing_is_preempted_by_signal";
+        let Some(costs) = rows(test, options, |name| !by_signal(name)) else {
             return;
         };
         assert!(costs.iter().any(|cost| cost.name == "preempt/probe"));

@@ -39,8 +39,7 @@ fn group_ids() -> Vec<String> {
 fn credentials_change_on_all_threads_while_a_request_runs() {
     const GROUP: libc::gid_t = 12_345;
     if !is_child() {
-        must_pass(&mut as_child(test_name!()));
-        return;
+        return print!("{}", must_pass(&mut as_child(test_name!())));
     }
     let runs = Arc::new(AtomicBool::new(false));
     let ends = Arc::new(AtomicBool::new(false));
@@ -71,7 +70,10 @@ fn credentials_change_on_all_threads_while_a_request_runs() {
                 .all(|line| line.split_whitespace().skip(1).all(|id| id == group));
             assert!(all, "{ids:?}");
         } else {
-            eprintln!("SKIPPED in part: another group takes root");
+            println!(
+                "\nSKIPPED {}: in part, another group takes root",
+                test_name!()
+            );
         }
     }
     ends.store(true, Ordering::Release);

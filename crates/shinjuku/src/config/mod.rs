@@ -207,11 +207,13 @@ pub enum ContextKind {
     #[default]
     Stack,
     /// `kernel-thread`: a kernel thread of its own for each started request, which is parked where
-    /// it stands. Nothing that a handler can see differs from a thread, so the mechanisms `signal`
-    /// and `escalation`, and `auto` by these, need no token. A preemption costs one more switch
-    /// between kernel threads, and so does the resumption. A request that runs to its end costs no
-    /// such switch, as long as `depth` is 1. This kind needs the layout `threads`, which `auto`
-    /// then means, and excludes the mechanisms `guest` and `dune`.
+    /// it stands. The request keeps that thread to its end, so the mechanisms `signal` and
+    /// `escalation`, and `auto` by these, need no token. It can notice that its thread has its
+    /// worker's core and priority, that more system calls answer `EINTR`, and what an earlier
+    /// request has left in the thread. A preemption costs one more switch between kernel threads,
+    /// and so does the resumption. A request that runs to its end costs no such switch, as long as
+    /// `depth` is 1. This kind needs the layout `threads`, which `auto` then means, and excludes
+    /// the mechanisms `guest` and `dune`.
     KernelThread,
 }
 

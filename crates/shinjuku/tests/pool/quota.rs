@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use shinjuku_tests_support::test_name;
+
 use super::*;
 
 /// Tells the process that the test starts which group it is in.
@@ -86,7 +88,10 @@ fn count(group: &str, name: &str) -> u64 {
 fn a_quota_bounds_the_loops_and_idle_ones_do_not_use_it_up() {
     let Ok(group) = std::env::var(GROUP) else {
         let Some(group) = Group::make() else {
-            println!("skipped: no cgroup with a quota can be made here");
+            println!(
+                "SKIPPED {}: no cgroup with a quota can be made here",
+                test_name!()
+            );
             return;
         };
         return group.run("quota::a_quota_bounds_the_loops_and_idle_ones_do_not_use_it_up");
