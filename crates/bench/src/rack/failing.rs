@@ -68,8 +68,8 @@ pub struct Phases {
     pub back: f64,
     /// Share of the requests that it has got since.
     pub share_of_the_failed: f64,
-    /// How long it was silent when the switch noticed, in milliseconds: the configured silence counts
-    /// from the first request that it left unanswered.
+    /// How long it was silent when the switch noticed, in milliseconds: the configured silence
+    /// counts from the first request that it left unanswered.
     pub noticed_after_ms: f64,
 }
 

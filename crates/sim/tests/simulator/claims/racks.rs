@@ -8,8 +8,8 @@ use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::{SEED, only, replications, sq};
 
-/// Shinjuku, section 4.3: with requests of 1 us fixed one dispatcher scales almost linearly with its
-/// workers until it is busy, and two go twice as far.
+/// Shinjuku, section 4.3: with requests of 1 us fixed one dispatcher scales almost linearly with
+/// its workers until it is busy, and two go twice as far.
 #[test]
 fn shinjuku_7b_one_dispatcher_scales_until_it_is_busy() {
     // The dispatcher has 200 ns for a request: 5 million a second.
