@@ -98,6 +98,8 @@ pub enum EngineKind {
     Memory,
     /// RocksDB, in files.
     Rocksdb,
+    /// RocksDB, in plain tables that are mapped into memory: for a file system in memory.
+    RocksdbPlain,
 }
 
 /// All settings of a start.

@@ -125,19 +125,25 @@ fn engine(kv: &KvTable) -> Result<Box<dyn Engine>> {
     match kv.engine {
         EngineKind::Memory => Ok(Box::new(MemoryEngine::new())),
         #[cfg(feature = "rocksdb")]
-        EngineKind::Rocksdb => {
+        EngineKind::Rocksdb | EngineKind::RocksdbPlain => {
+            use crate::engine::{RocksEngine, Tables};
+
             let data = kv.data.as_ref();
             let data = data.context("--engine rocksdb needs --data DIR, for its files")?;
-            Ok(Box::new(crate::engine::RocksEngine::open(data)?))
+            let tables = match kv.engine {
+                EngineKind::RocksdbPlain => Tables::Plain,
+                _ => Tables::Blocks,
+            };
+            Ok(Box::new(RocksEngine::open(data, tables)?))
         }
         #[cfg(not(feature = "rocksdb"))]
-        EngineKind::Rocksdb => anyhow::bail!(
+        EngineKind::Rocksdb | EngineKind::RocksdbPlain => anyhow::bail!(
             "this program was built without RocksDB: build it with --features rocksdb"
         ),
     }
 }
 
-/// Sets the keys `key:000000000000` and so on, unless they exist.
+/// Sets the keys `key:000000000000` and so on, unless they exist; files have them then.
 fn load(store: &Store, keys: u64, value_size: usize) -> Result<()> {
     let value = vec![b'x'; value_size];
     for number in 0..keys {
@@ -146,6 +152,9 @@ fn load(store: &Store, keys: u64, value_size: usize) -> Result<()> {
             None => (Change::Put(value[..].into(), Expiry::NEVER), ()),
             Some(_) => (Change::Keep, ()),
         })?;
+    }
+    if keys > 0 {
+        store.settle()?;
     }
     Ok(())
 }

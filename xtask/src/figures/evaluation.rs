@@ -12,7 +12,7 @@ use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::shinjuku::{POSTED, SLOWDOWN, multi_queue_at_the_head, single_queue};
 use super::source::{Claim, SHINJUKU};
-use super::sweep::{SEED, against_load, at, each, highest_load, lines, simulate};
+use super::sweep::{SEED, against_load, at, each, highest_load, lines, one_class, simulate};
 use super::{Drawing, Effort, Entry, layouts};
 use shinjuku_plot::{Point, Series, XAxis, YAxis};
 
@@ -110,15 +110,29 @@ pub(super) const FIGURES: &[Entry] = &[
         seconds: 60,
         claims: &[Claim {
             place: "section 4.3",
-            says: "with requests of 1 µs one dispatcher scales almost linearly to 11 workers and 5 million requests a \
+            says: "with requests of 1 µs fixed one dispatcher scales almost linearly to 11 workers and 5 million requests a \
                    second, two dispatchers to 22 and 9.5 million (figure 7b, measured there).",
             test: "shinjuku_7b_one_dispatcher_scales_until_it_is_busy",
         }],
-        ours: "to simulate this, with the costs of the figure `layouts`, measured here; exponential service times, SQ with \
-               5 µs, p99 within 50 µs; two dispatchers have half of the workers each, and flows hash to them.",
+        ours: "to simulate this, with the costs of the figure `layouts`, measured here, and beside with the paper's, whose 70 \
+               cycles are its least for a message; SQ with 5 µs, p99 within 50 µs; two dispatchers have half of the workers \
+               each, and flows hash to them.",
         draw: workers,
     },
     super::zygos::STEAL_RATE,
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-few-connections",
+        title: "Sixteen hyperthreads, exponential, mean 1 µs, by the number of connections",
+        seconds: 30,
+        claims: &[Claim {
+            place: "section 3.6",
+            says: "where one dispatcher suffices Shinjuku is efficient even with a single connection, as IX and ZygOS are not.",
+            test: "shinjuku_one_connection_suffices",
+        }],
+        ours: "the whole figure, with what figure 5b is simulated with: the highest load with a p99 within 10 µs.",
+        draw: few_connections,
+    },
     Entry {
         source: &SHINJUKU,
         name: "shinjuku-8a",
@@ -149,8 +163,27 @@ const SLOWDOWNS: Claim = Claim {
     test: "shinjuku_6_mq_lowers_slowdowns",
 };
 
-/// Numbers of workers in all.
-const WORKER_COUNTS: [usize; 9] = [1, 2, 4, 6, 8, 11, 16, 22, 32];
+/// A line of figure 7b: its dispatchers, what they cost, and the numbers of workers in all.
+type Scaled = (usize, Overheads, &'static [usize]);
+
+const SCALED: [(&str, Scaled); 4] = [
+    (
+        "one dispatcher",
+        (1, layouts::DISPATCHER, &[1, 2, 4, 6, 8, 11, 16, 22, 32]),
+    ),
+    (
+        "two dispatchers",
+        (2, layouts::DISPATCHER, &[2, 4, 6, 8, 16, 22, 32]),
+    ),
+    (
+        "one dispatcher, the paper's costs",
+        (1, SHINJUKU_COSTS, &[1, 4, 11]),
+    ),
+    (
+        "two dispatchers, the paper's costs",
+        (2, SHINJUKU_COSTS, &[2, 8, 22]),
+    ),
+];
 
 /// Figure 7b: what one and two dispatchers carry, by the workers behind them.
 fn workers(effort: Effort) -> Result<Drawing> {
@@ -159,48 +192,27 @@ fn workers(effort: Effort) -> Result<Drawing> {
         search_requests: effort.search_requests / 3,
         ..effort
     };
-    let mix = Mix::named("exp")?;
-    let carried = |dispatchers: usize, workers: usize| -> Result<f64> {
-        let load = highest_load(effort, |load| {
-            let mut scenario = RackScenario::new(
-                mix.clone(),
-                load,
-                single_queue(5),
-                dispatchers,
-                workers / dispatchers,
-            );
-            scenario.balancer = BalancerSpec::ByFlow;
-            scenario.requests = effort.search_requests;
-            scenario.shape.overheads = layouts::DISPATCHER;
-            scenario.shape.depth = 2;
-            let result = simulate(&Target::Rack(Box::new(scenario)), effort)?;
-            let p99 = result.estimate(Measure::P99Us, None).value;
-            Ok(result.refused == 0 && p99 <= 50.0)
-        })?;
-        // Million requests a second.
-        Ok(load / 100.0 * workers as f64 / mix.mean_ns() * 1e3)
-    };
-    let series = lines(
-        [("one dispatcher", 1), ("two dispatchers", 2)],
-        |dispatchers| {
-            let counts = WORKER_COUNTS.into_iter();
-            let counts = counts.filter(|workers| workers % dispatchers == 0);
-            let carried =
-                |workers| Ok(Point::exact(workers as f64, carried(dispatchers, workers)?));
-            counts.map(carried).collect()
-        },
-    )?;
+    let series = lines(SCALED, |(dispatchers, costs, counts)| {
+        let point = |&workers: &usize| {
+            let carried = carried(dispatchers, costs, workers, effort)?;
+            Ok(Point::exact(workers as f64, carried))
+        };
+        counts.iter().map(point).collect()
+    })?;
     let most = |series: &Series| {
         let values = series.points.iter().filter_map(|point| point.y);
         values.fold(0.0, f64::max)
     };
     let found = format!(
         "one dispatcher carries {} million requests a second over 4 workers, {} over 11 and {:.1} at most; two carry {:.1} at \
-         most.",
+         most. With the paper's costs one carries {} million over one worker and {} over 11, two carry {} over 22.",
         at(&series[0], 4.0),
         at(&series[0], 11.0),
         most(&series[0]),
         most(&series[1]),
+        at(&series[2], 1.0),
+        at(&series[2], 11.0),
+        at(&series[3], 22.0),
     );
     Ok(Drawing {
         x: XAxis::Linear("workers"),
@@ -210,6 +222,23 @@ fn workers(effort: Effort) -> Result<Drawing> {
         series,
         found,
     })
+}
+
+/// Million requests of 1 us a second that `dispatchers` carry within 50 us.
+fn carried(dispatchers: usize, costs: Overheads, workers: usize, effort: Effort) -> Result<f64> {
+    let mix = one_class(ServiceTime::fixed(1.0)?)?;
+    let load = highest_load(effort, |load| {
+        let each = workers / dispatchers;
+        let mut scenario = RackScenario::new(mix.clone(), load, single_queue(5), dispatchers, each);
+        scenario.balancer = BalancerSpec::ByFlow;
+        scenario.requests = effort.search_requests;
+        scenario.shape.overheads = costs;
+        scenario.shape.depth = 2;
+        let result = simulate(&Target::Rack(Box::new(scenario)), effort)?;
+        let p99 = result.estimate(Measure::P99Us, None).value;
+        Ok(result.refused == 0 && p99 <= 50.0)
+    })?;
+    Ok(load / 100.0 * workers as f64 / mix.mean_ns() * 1e3)
 }
 
 const SIXTEEN_OURS: &str = "to simulate this. Shinjuku costs what the paper says at 2 GHz: 298, 1,212 and 109 cycles (sections 3.2, \
@@ -296,6 +325,47 @@ fn compared(
     Ok(Drawing {
         y_label,
         ..Drawing::latency(series, found)
+    })
+}
+
+/// The highest loads of the three systems with few connections and with many.
+fn few_connections(effort: Effort) -> Result<Drawing> {
+    let effort = Effort {
+        replications: 2,
+        search_requests: effort.search_requests / 3,
+        ..effort
+    };
+    let mix = Mix::named("exp")?;
+    let systems = three(at_the_head());
+    let labelled = systems.iter().map(|system| (system.label, system));
+    let series = lines(labelled, |system| {
+        let point = |flows: u32| {
+            let load = highest_load(effort, |load| {
+                let mut scenario = system.scenario(&mix, effort, load);
+                (scenario.flows, scenario.requests) = (Some(flows), effort.search_requests);
+                // A load of all its workers is one that it cannot keep up with.
+                if scenario.load >= 1.0 {
+                    return Ok(false);
+                }
+                let result = simulate(&Target::Server(Box::new(scenario)), effort)?;
+                let p99 = result.estimate(Measure::P99Us, None).value;
+                Ok(result.refused == 0 && p99 <= 10.0)
+            })?;
+            Ok(Point::exact(f64::from(flows), load))
+        };
+        [1, 8, 64, 512, FLOWS].into_iter().map(point).collect()
+    })?;
+    let found = each(&series, |one| {
+        let many = at(one, f64::from(FLOWS));
+        format!("{} {} and {many} %", one.label, at(one, 1.0))
+    });
+    Ok(Drawing {
+        x: XAxis::Logarithmic("connections (log)"),
+        y: YAxis::Percent,
+        y_label: "highest load with p99 within 10 µs (%)",
+        bars: "",
+        series,
+        found: format!("over one connection and over {FLOWS}: {found}."),
     })
 }
 

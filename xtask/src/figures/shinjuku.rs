@@ -6,12 +6,12 @@ use shinjuku_policy::{Nanos, Requeue, cfcfs, dfcfs, multi_queue, single_queue};
 use shinjuku_sim::imbalance::connections_needed;
 use shinjuku_sim::plan::Target;
 use shinjuku_sim::scheduler::classes;
-use shinjuku_sim::{Measure, Overheads, Scenario, Scheduler, with_slos_alone};
+use shinjuku_sim::{Layout, Measure, Overheads, Scenario, Scheduler, with_slos_alone};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::source::{Claim, SHINJUKU};
-use super::sweep::{P99, SEED, against_load, at, lines};
-use super::{Drawing, Effort, Entry};
+use super::sweep::{P99, SEED, against_load, at, each, lines};
+use super::{Drawing, Effort, Entry, zygos};
 use shinjuku_plot::{Point, Series, Style, XAxis, YAxis};
 
 const WORKERS: usize = 16;
@@ -163,17 +163,33 @@ pub(super) const FIGURES: &[Entry] = &[
         source: &SHINJUKU,
         name: "shinjuku-multi-queue",
         title: "One queue or one a class: half GETs of 6 µs, half SCANs of 1,200 µs, quantum 15 µs",
-        seconds: 15,
+        seconds: 20,
         claims: &[Claim {
             place: "section 4.4",
             says: "half GETs of up to 6 µs, half SCANs of 1,200 µs, a slice of 15 µs, preempted requests at the tail \
                    of the single queue and at the head of the multiple queues (figures 8b and 8c, measured there). \
-                   Without preemption SCANs are favoured over GETs; SQ mends that; MQ improves SCANs.",
+                   Without preemption SCANs are favoured over GETs; SQ mends that; MQ improves SCANs. ZygOS does worse \
+                   than Shinjuku without preemption.",
             test: "shinjuku_8_sq_mends_gets_and_mq_improves_scans",
         }],
         ours: "to simulate this, with 16 ideal workers and GETs of 6 µs; the load of 70 % at which each class alone \
-               gives its SLO.",
+               gives its SLO; ZygOS with 1920 connections, and its costs as in the figure of its interrupts.",
         draw: multi_queue,
+    },
+    Entry {
+        source: &SHINJUKU,
+        name: "shinjuku-head-or-tail",
+        title: "Head or tail for preempted requests, given or learnt",
+        seconds: 15,
+        claims: &[Claim {
+            place: "section 3.4",
+            says: "the place of preempted requests can be set by measured service times: the tail for multi-modal or \
+                   heavy-tailed ones, the head for light-tailed ones.",
+            test: "shinjuku_the_place_that_is_learnt_is_the_better_one",
+        }],
+        ours: "the whole figure: 16 ideal workers, SQ with 1 µs, exponential service times of mean 1 µs, and 99.5 % of 0.5 µs \
+               with 0.5 % of 500 µs.",
+        draw: head_or_tail,
     },
     Entry {
         source: &SHINJUKU,
@@ -395,20 +411,59 @@ fn multi_queue(effort: Effort) -> Result<Drawing> {
         ("MQ, GET", (&multi, get)),
         ("MQ, SCAN", (&multi, scan)),
     ];
-    let series = lines(contenders, |(policy, class)| {
-        let what = (Measure::P99Slowdown, Some(class));
-        against_load(effort, what, server(&mix, policy, Overheads::IDEAL, effort))
+    let what = |class| (Measure::P99Slowdown, Some(class));
+    let mut series = lines(contenders, |(policy, class)| {
+        let target = server(&mix, policy, Overheads::IDEAL, effort);
+        against_load(effort, what(class), target)
     })?;
-    let [fcfs_get, fcfs_scan, sq_get, sq_scan, mq_get, mq_scan] =
-        [0, 1, 2, 3, 4, 5].map(|line: usize| at(&series[line], 80.0));
+    for (label, class) in [("ZygOS, GET", get), ("ZygOS, SCAN", scan)] {
+        let target = |load| {
+            let scenario = zygos::system(&mix, Layout::ZygOs, load, effort);
+            Target::Server(Box::new(scenario))
+        };
+        let points = against_load(effort, what(class), target)?;
+        series.push(Series::contender(series.len(), label, points));
+    }
+    let [
+        fcfs_get,
+        fcfs_scan,
+        sq_get,
+        sq_scan,
+        mq_get,
+        mq_scan,
+        zygos_get,
+        zygos_scan,
+    ] = [0, 1, 2, 3, 4, 5, 6, 7].map(|line: usize| at(&series[line], 80.0));
     let found = format!(
         "at 80 % load the p99 slowdown of GETs and SCANs is {fcfs_get} and {fcfs_scan} without preemption, {sq_get} and \
-         {sq_scan} under SQ, {mq_get} and {mq_scan} under MQ."
+         {sq_scan} under SQ, {mq_get} and {mq_scan} under MQ, {zygos_get} and {zygos_scan} under ZygOS."
     );
     Ok(Drawing {
         y_label: SLOWDOWN,
         ..Drawing::latency(series, found)
     })
+}
+
+/// Single queues that preempt to the head, to the tail, and to the place that they learn.
+fn head_or_tail(effort: Effort) -> Result<Drawing> {
+    let single = single_queue(1);
+    let mut series = Vec::new();
+    for (name, mix) in [("light", Mix::named("exp")?), ("heavy", Mix::named("hi")?)] {
+        let places = [
+            ("head", single.clone().with_requeue(Requeue::Head)),
+            ("tail", single.clone().with_requeue(Requeue::Tail)),
+            ("learnt", single.clone().learning()),
+        ];
+        for (place, policy) in places {
+            let target = server(&mix, &policy, Overheads::IDEAL, effort);
+            let points = against_load(effort, P99, target)?;
+            let label = format!("{name}, {place}");
+            series.push(Series::contender(series.len(), label, points));
+        }
+    }
+    let found = each(&series, |one| format!("{} {}", one.label, at(one, 80.0)));
+    let found = format!("p99 at 80 % load, µs: {found}.");
+    Ok(Drawing::latency(series, found))
 }
 
 fn connections(effort: Effort) -> Result<Drawing> {

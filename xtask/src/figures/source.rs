@@ -88,7 +88,8 @@ mod tests {
 
     const SOURCES: [Source; 5] = [SHINJUKU, ZYGOS, RACKSCHED, TAILGUARD, ELEVATION];
 
-    const CLAIMS: [&str; 3] = [
+    const CLAIMS: [&str; 4] = [
+        include_str!("../../../crates/sim/tests/simulator/claims/learning.rs"),
         include_str!("../../../crates/sim/tests/simulator/claims/policies.rs"),
         include_str!("../../../crates/sim/tests/simulator/claims/queues.rs"),
         include_str!("../../../crates/sim/tests/simulator/claims/racks.rs"),

@@ -103,7 +103,7 @@ pub(super) const STEAL_RATE: Entry = Entry {
     seconds: 10,
     claims: &[Claim {
         place: "section 4.2",
-        says: "ZygOS steals up to 60 % of the requests even where service times are alike.",
+        says: "ZygOS steals 60 % of the requests even where service times are alike.",
         test: "shinjuku_zygos_steals_many_requests_that_are_alike",
     }],
     ours: "to simulate this; 16 cores, 1 µs, the costs as for its interrupts, and exponential service times beside.",
@@ -122,7 +122,7 @@ pub(super) const ZYGOS_COSTS: Overheads = Overheads {
 const FLOWS: u32 = 1920;
 
 /// A server that serves as ZygOS or IX do, or one queue without costs.
-fn system(mix: &Mix, layout: Layout, load: f64, effort: Effort) -> Scenario {
+pub(super) fn system(mix: &Mix, layout: Layout, load: f64, effort: Effort) -> Scenario {
     let policy = match layout {
         Layout::ZygOs | Layout::ZygOsNoInterrupts => Scheduler::of(stealing::REGISTERED),
         _ => Scheduler::of(cfcfs::REGISTERED),

@@ -108,6 +108,14 @@ impl Server {
             Self::Runtime(server) => server.address,
         }
     }
+
+    /// Requests that idle loops have run for others; `None`: it has no loops.
+    pub fn helped(&self) -> Option<u64> {
+        match self {
+            Self::Linux(_) => None,
+            Self::Runtime(server) => Some(server.helped()),
+        }
+    }
 }
 
 /// How many of `wanted` connections this process may have, which holds both ends of each; the soft

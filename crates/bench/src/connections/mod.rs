@@ -122,6 +122,8 @@ pub struct Cell {
     pub requests: usize,
     /// Those without an answer a second after the last was due.
     pub unanswered: u64,
+    /// Those that idle loops ran for others; null where there are none.
+    pub helped: Option<u64>,
     /// Median latency; null where requests without an answer reach it.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
@@ -136,7 +138,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    fn of(outcome: &Outcome, mix: &Mix) -> Result<Self> {
+    fn of(outcome: &Outcome, helped: Option<u64>, mix: &Mix) -> Result<Self> {
         let summary = Summary::of(mix, &outcome.records)?;
         let us = |ns: u64| (ns < NEVER / 2).then_some(ns as f64 / 1e3);
         let mut late = outcome.late.clone();
@@ -146,6 +148,7 @@ impl Cell {
         Ok(Self {
             requests,
             unanswered: requests as u64 - outcome.answered,
+            helped,
             p50_us: us(summary.all.p50_ns),
             p99_us: us(summary.all.p99_ns),
             class_p99_us: classes
@@ -337,7 +340,7 @@ impl Bench {
     ) -> Result<Cell> {
         let server = contender.start(work, mix, &self.cores, self.connections)?;
         let outcome = client::run(server.address(), self.connections, plan, &self.client, stop)?;
-        Cell::of(&outcome, mix)
+        Cell::of(&outcome, server.helped(), mix)
     }
 }
 
@@ -381,6 +384,9 @@ mod tests {
                 assert_eq!(runs.name, contender.name);
                 assert_eq!(runs.measured().count(), 2);
                 assert!(runs.measured().all(|cell| cell.requests > 5));
+                let has_loops = !contender.name.starts_with("Linux");
+                let is_counted = |cell: &Cell| cell.helped.is_some() == has_loops;
+                assert!(runs.measured().all(is_counted), "{}", contender.name);
             }
         }
         assert_eq!(results.scenarios[0].within.len(), CONTENDERS.len());

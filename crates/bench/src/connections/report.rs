@@ -229,6 +229,7 @@ fn table(load: &AtLoad) -> Table {
             "p99",
             "spread",
             "unanswered",
+            "helped, %",
             "client late, p99",
             "client's cores",
         ],
@@ -243,6 +244,7 @@ fn table(load: &AtLoad) -> Table {
             p99,
             spread,
             unanswered.to_string(),
+            median(|one| Some(100.0 * one.helped? as f64 / one.requests.max(1) as f64)),
             median(|one| Some(one.late_p99_us)),
             median(|one| Some(one.client_cores)),
         ]);
@@ -265,6 +267,7 @@ mod tests {
         Cell {
             requests: 1000,
             unanswered: if p99_us.is_some() { 0 } else { 20 },
+            helped: Some(250),
             p50_us: Some(20.0),
             p99_us,
             class_p99_us: BTreeMap::new(),
@@ -340,7 +343,11 @@ mod tests {
         // Partitioned is above the limit from 5 % on.
         assert_eq!(ratio(&results, WITHIN, FLOATING, PARTITIONED), Some(2.0));
         assert_eq!(results.targets()[0].verdict, Verdict::Met);
-        assert_eq!(results.sections().len(), SCENARIOS.len() + 1);
+        let sections = results.sections();
+        assert_eq!(sections.len(), SCENARIOS.len() + 1);
+        let table = &sections[0].tables[2];
+        let helped = table.header.iter().position(|name| name == "helped, %");
+        assert_eq!(table.rows[0][helped.unwrap()], "25.0");
     }
 
     #[test]

@@ -78,6 +78,14 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Requests that loops have run for others by now.
+    pub fn helped(&self) -> u64 {
+        let server = self.server.as_ref();
+        server.map_or(0, |server| server.statistics().helped)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {

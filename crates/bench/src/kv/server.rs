@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use core_affinity::CoreId;
+use rustix::fs::{Access, access, statfs};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use shinjuku_loadgen::{Control, Settings};
@@ -104,6 +105,21 @@ const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 /// So many ports are tried for a program that cannot be told to pick one.
 const ATTEMPTS: usize = 5;
 
+/// Where a Linux has a file system in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// Where a server has its files: in memory if there is such a file system, as in the paper (section
+/// 4.4).
+fn data(directory: &Path, name: &str) -> PathBuf {
+    const TMPFS: i64 = 0x0102_1994;
+    let is_tmpfs = statfs(MEMORY).is_ok_and(|found| found.f_type == TMPFS);
+    if is_tmpfs && access(MEMORY, Access::WRITE_OK).is_ok() {
+        let own = format!("shinjuku-bench-kv-{}-{name}", std::process::id());
+        return Path::new(MEMORY).join(own);
+    }
+    directory.join(format!("{name}.data"))
+}
+
 /// What a server is given besides its command line.
 #[derive(Clone, Debug)]
 struct Place {
@@ -148,9 +164,7 @@ impl Server {
                 false => vec![cores.0],
             },
             log: directory.join(format!("{name}.log")),
-            data: contender
-                .needs_rocksdb()
-                .then(|| directory.join(format!("{name}.data"))),
+            data: contender.needs_rocksdb().then(|| data(directory, name)),
         };
         if contender.program != Program::Redis {
             let command = kv(contender, binaries, cores.0, place.data.as_deref())?;
@@ -238,7 +252,12 @@ impl Server {
             let from = version.and_then(|line| line.split("Redis version=").nth(1));
             return format!("redis-server {}", from.unwrap_or("of unknown version"));
         }
-        lines.join(" ")
+        let place = match &self.data {
+            Some(data) if data.starts_with(MEMORY) => "; its files are on a tmpfs",
+            Some(_) => "; its files are on no tmpfs",
+            None => "",
+        };
+        lines.join(" ") + place
     }
 
     /// The end of what it said.
@@ -413,7 +432,10 @@ fn kv(
     ];
     match preemption {
         Preemption::None => own.push(("--preemption", "none".to_owned())),
-        Preemption::Auto => own.push(("--preemption", "auto".to_owned())),
+        Preemption::Auto { quantum } => {
+            own.push(("--preemption", "auto".to_owned()));
+            own.extend(quantum.map(|quantum| ("--quantum", quantum.to_owned())));
+        }
         Preemption::Signal { quantum } => {
             own.push(("--preemption", "signal".to_owned()));
             own.push(("--quantum", quantum.to_owned()));
@@ -478,6 +500,36 @@ mod tests {
         assert!(start(&Contender::ROCKSDB_MQ, "/bin/false").contains("without RocksDB"));
         let log = directory.join(format!("bench-kv-test-{}.log", std::process::id()));
         std::fs::remove_file(log).unwrap();
+    }
+
+    #[test]
+    fn rocksdb_has_plain_tables_in_memory_and_the_papers_quantum() {
+        let binaries = Binaries {
+            kv: "kv".into(),
+            rocksdb: true,
+            options: Vec::new(),
+        };
+        let core = core_affinity::get_core_ids().unwrap()[0];
+        let directory = tempfile::tempdir().unwrap();
+        let command = |contender| {
+            let command = kv(contender, &binaries, core, Some(directory.path())).unwrap();
+            let words = command.get_args().map(|word| word.to_string_lossy());
+            words.collect::<Vec<_>>().join(" ")
+        };
+        for contender in [&Contender::ROCKSDB_SQ, &Contender::ROCKSDB_MQ] {
+            let said = command(contender);
+            for option in ["--engine rocksdb-plain", "--preemption auto --quantum 15us"] {
+                assert!(said.contains(option), "{said}");
+            }
+        }
+        assert!(!command(&Contender::MQ).contains("--quantum"));
+        // Of its own name where it is shared, and gone with the server.
+        let place = data(directory.path(), "rocksdb-sq");
+        let is_own = place.starts_with(directory.path())
+            || place
+                .to_string_lossy()
+                .contains(&std::process::id().to_string());
+        assert!(is_own, "{}", place.display());
     }
 
     /// What answers at a port that was free a moment ago can be another Redis.

@@ -49,6 +49,8 @@ pub enum Reading {
     },
     /// A sum of what stands in a results.json, of each path the median.
     Found(Vec<Path>),
+    /// How many million a second there are of what takes the nanoseconds of a path.
+    Rate(Path),
     /// One of them over another.
     FoundRatio {
         /// Above the fraction bar.
@@ -78,7 +80,7 @@ impl Reading {
                 };
                 Some(reach(line(over)?)? / reach(under).or_else(least)?)
             }
-            Self::Found(_) | Self::FoundRatio { .. } => None,
+            Self::Found(_) | Self::Rate(_) | Self::FoundRatio { .. } => None,
         }
     }
 
@@ -87,6 +89,7 @@ impl Reading {
         let found = |path: &Path| median(&numbers(results, path));
         match self {
             Self::Found(paths) => paths.iter().map(found).sum(),
+            Self::Rate(path) => Some(1e3 / found(path)?),
             Self::FoundRatio { over, under } => Some(found(over)? / found(under)?),
             _ => None,
         }
@@ -97,7 +100,7 @@ impl Reading {
         match self {
             Self::Value { line, .. } | Self::Growth { line, .. } => vec![line],
             Self::Ratio { over, under, .. } | Self::Reach { over, under, .. } => vec![over, under],
-            Self::Found(_) | Self::FoundRatio { .. } => Vec::new(),
+            Self::Found(_) | Self::Rate(_) | Self::FoundRatio { .. } => Vec::new(),
         }
     }
 }
@@ -266,6 +269,7 @@ mod tests {
                 Some(3.0),
             ),
             ("reads = { found = [['runs', 'load=0.4', 'p99']] }", None),
+            ("reads = { rate = ['costs', 'signal/bare'] }", Some(500.0)),
             (
                 "reads = { found_ratio = { over = ['costs', 'signal/bare'], under = ['runs', 'load=0.6', 'p99'] } }",
                 Some(2.0 / 3.0),

@@ -3,7 +3,8 @@
 
 use shinjuku_plot::Table;
 
-use super::{Judged, Paper, Reproduced};
+use super::verdict::NEAR;
+use super::{Judged, Paper, Reproduced, Verdict};
 use crate::harness::{Measured, Section, Target, distinct};
 use crate::report::figure;
 
@@ -14,7 +15,11 @@ impl Measured for Paper {
     const DRAWS_THIS_MACHINE: bool = false;
 
     fn facts(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
+        let near = format!(
+            "within {:.0} % of the document's, where an item has no other share",
+            100.0 * NEAR
+        );
+        vec![("Agrees", near)]
     }
 
     fn targets(&self) -> Vec<Target> {
@@ -31,24 +36,44 @@ impl Measured for Paper {
     }
 
     fn csv(&self) -> Vec<(&'static str, String)> {
-        let mut text = String::from("item,document,place,what,paper,ours,verdict\n");
+        let mut text = String::from("item,document,place,what,paper,ours,verdict,why_not\n");
         for item in &self.items {
-            for check in &item.checks {
-                let number = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
-                text += &format!(
-                    "{},{},\"{}\",\"{}\",{},{},{}\n",
-                    item.name,
-                    item.document,
-                    item.place,
-                    check.what.replace('"', "\"\""),
-                    number(check.paper),
-                    number(check.ours),
-                    check.verdict,
-                );
+            text += &item
+                .checks
+                .iter()
+                .map(|check| line(item, check))
+                .collect::<String>();
+            if item.checks.is_empty() {
+                let missing = Judged {
+                    what: String::new(),
+                    paper: None,
+                    ours: None,
+                    wanted: Vec::new(),
+                    verdict: Verdict::CannotRun,
+                    why_not: Some(item.how.clone()),
+                };
+                text += &line(item, &missing);
             }
         }
         vec![("items.csv", text)]
     }
+}
+
+/// A line of items.csv.
+fn line(item: &Reproduced, check: &Judged) -> String {
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let cells = [
+        item.name.clone(),
+        item.document.clone(),
+        quoted(&item.place),
+        quoted(&check.what),
+        number(check.paper),
+        number(check.ours),
+        check.verdict.to_string(),
+        quoted(check.why_not.as_deref().unwrap_or_default()),
+    ];
+    cells.join(",") + "\n"
 }
 
 impl Paper {
@@ -113,7 +138,6 @@ fn detail(item: &Reproduced) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Verdict;
 
     #[test]
     fn a_page_has_every_item_with_its_verdict() {
@@ -148,8 +172,10 @@ mod tests {
         assert_eq!(section.details.len(), 2);
         assert!(section.details[0].ends_with("Our choice: sixteen Found: 4"));
         let (_, csv) = &paper.csv()[0];
-        let line = "a,D,\"section 1\",\"gain, \"\"times\"\"\",5,4,worse";
-        assert_eq!(csv.lines().nth(1), Some(line));
+        let lines: Vec<_> = csv.lines().skip(1).collect();
+        let judged = "a,D,\"section 1\",\"gain, \"\"times\"\"\",5,4,worse,\"\"";
+        let missing = "b,D,\"section 1\",\"\",,,cannot be run here,\"simulated\"";
+        assert_eq!(lines, [judged, missing]);
         let targets = paper.targets();
         assert_eq!(targets.len(), 1);
         assert!(!crate::harness::passes(&targets, true));

@@ -8,7 +8,7 @@ use super::list::{Better, Check};
 use crate::harness::{self, Goal, Target};
 
 /// What is near where a check does not say how near: a tenth.
-const NEAR: f64 = 0.1;
+pub(super) const NEAR: f64 = 0.1;
 
 /// What a number says of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

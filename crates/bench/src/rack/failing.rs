@@ -38,7 +38,7 @@ const GAP: Duration = Duration::from_micros(500);
 const TICK: Duration = Duration::from_millis(2);
 /// When the server falls silent, after the first request.
 const SILENT: Duration = Duration::from_millis(100);
-/// For how long it must have been silent to count as failed.
+/// For how long its first unanswered request must have waited for it to count as failed.
 const SILENCE_MS: u64 = 50;
 /// How long after that it is tried again.
 const RETRY_MS: u64 = 150;
@@ -68,7 +68,8 @@ pub struct Phases {
     pub back: f64,
     /// Share of the requests that it has got since.
     pub share_of_the_failed: f64,
-    /// How long it was silent when the switch noticed, in milliseconds.
+    /// How long it was silent when the switch noticed, in milliseconds: the configured silence
+    /// counts from the first request that it left unanswered.
     pub noticed_after_ms: f64,
 }
 
@@ -367,6 +368,7 @@ mod tests {
     use shinjuku_tests_support::namespace::must;
 
     use super::*;
+    use crate::paper::List;
 
     /// The machine may be slow; what goes where is the switch's all the same.
     #[test]
@@ -423,6 +425,33 @@ mod tests {
             status.servers.iter().any(|one| one.mac.to_string() == mac)
         });
         assert!(is_found, "{}", failing.inside.rack.status().unwrap());
+    }
+
+    /// The list of claims says when the switch notices, and how long the server is silent.
+    #[test]
+    fn the_list_of_claims_has_these_times() {
+        let list = List::read().unwrap();
+        let name = "racksched-failure-measured";
+        let item = list.items.iter().find(|item| item.name == name).unwrap();
+        let silent_ms = SILENCE_MS + RETRY_MS - READY.as_millis() as u64;
+        for said in [
+            format!("silent for about {silent_ms} ms"),
+            format!("waited for {SILENCE_MS} ms"),
+            format!("tried again {RETRY_MS} ms later"),
+        ] {
+            assert!(item.ours.contains(&said), "{said}: {}", item.ours);
+        }
+        let mut checks = item.checks.iter();
+        let noticed = checks
+            .find(|check| check.what == "noticed after, ms")
+            .unwrap();
+        let bounds = noticed.at_least.zip(noticed.at_most).unwrap();
+        // A request goes to each server every few gaps, and the control looks at each tick.
+        let usual = SILENCE_MS as f64..SILENCE_MS as f64 + 2e3 * TICK.as_secs_f64();
+        assert!(
+            bounds.0 <= usual.start && usual.end <= bounds.1,
+            "{bounds:?}"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub mod rocks;
 
 pub use memory::MemoryEngine;
 #[cfg(feature = "rocksdb")]
-pub use rocks::RocksEngine;
+pub use rocks::{RocksEngine, Tables};
 
 /// An ordered map from keys to entries.
 ///
@@ -44,6 +44,14 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     /// [`EngineError`] if they cannot be read.
     fn walk(&self, from: &[u8], values: bool, visit: &mut Visit<'_>) -> Result<(), EngineError>;
+
+    /// Puts what is not there yet to where it stays, so that it is read from there.
+    ///
+    /// # Errors
+    /// [`EngineError`] if it cannot be written.
+    fn settle(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
 
     /// The engine's name, for `INFO` and messages.
     fn name(&self) -> &'static str;

@@ -80,6 +80,14 @@ impl Store {
         self.engine.name()
     }
 
+    /// Has the engine put all entries to where they stay.
+    ///
+    /// # Errors
+    /// [`EngineError`] if it cannot.
+    pub fn settle(&self) -> Result<(), EngineError> {
+        self.engine.settle()
+    }
+
     /// How many entries there are, including expired ones that have not been removed.
     #[must_use]
     pub fn len(&self) -> u64 {

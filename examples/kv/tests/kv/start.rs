@@ -161,6 +161,25 @@ fn rocksdb_gives_way_to_signals_and_keeps_what_it_has() {
     assert!(said.contains("cannot open its files"), "{said}");
 }
 
+/// What a server is loaded with it reads from tables, not from memory that is still to be written.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn rocksdb_has_tables_after_loading() {
+    for engine in ["rocksdb", "rocksdb-plain"] {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().to_str().unwrap();
+        let server = Server::kv("", &["--load", "20000", "--engine", engine, "--data", data]);
+        let files = std::fs::read_dir(directory.path()).unwrap();
+        let mut names = files.map(|file| file.unwrap().path());
+        let is_table = |path: std::path::PathBuf| path.extension().is_some_and(|end| end == "sst");
+        assert!(names.any(is_table), "{engine}");
+        let mut client = server.connect();
+        assert_eq!(client.text(&["DBSIZE"]), ":20000\r\n");
+        let range = client.text(&["SCAN", "0", "COUNT", "1000"]);
+        assert_eq!(range.matches("key:").count(), 1_000, "{engine}");
+    }
+}
+
 #[cfg(feature = "rocksdb")]
 #[test]
 fn rocksdb_gives_way_in_guest_mode() {

@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shinjuku_kv::engine::{Engine, Expiry, MemoryEngine};
+#[cfg(feature = "rocksdb")]
+use shinjuku_kv::engine::{Entry, RocksEngine, Tables};
 use shinjuku_kv::store::{Change, Store, now_millis};
 
 /// An engine and the directory that it may need.
@@ -17,12 +19,17 @@ struct Place {
 fn places() -> Vec<Place> {
     let memory: fn(&std::path::Path) -> Box<dyn Engine> = |_| Box::new(MemoryEngine::new());
     #[cfg(feature = "rocksdb")]
-    let rocks: fn(&std::path::Path) -> Box<dyn Engine> =
-        |path| Box::new(shinjuku_kv::engine::RocksEngine::open(path).unwrap());
+    let blocks: fn(&std::path::Path) -> Box<dyn Engine> =
+        |path| Box::new(RocksEngine::open(path, Tables::Blocks).unwrap());
+    #[cfg(feature = "rocksdb")]
+    let plain: fn(&std::path::Path) -> Box<dyn Engine> =
+        |path| Box::new(RocksEngine::open(path, Tables::Plain).unwrap());
     let engines = [
         memory,
         #[cfg(feature = "rocksdb")]
-        rocks,
+        blocks,
+        #[cfg(feature = "rocksdb")]
+        plain,
     ];
     let place = |engine: fn(&std::path::Path) -> Box<dyn Engine>| {
         let directory = tempfile::tempdir().unwrap();
@@ -286,10 +293,15 @@ fn scans_and_gets_miss_nothing_that_stays() {
 #[cfg(feature = "rocksdb")]
 #[test]
 fn files_are_read_again() {
-    use shinjuku_kv::engine::RocksEngine;
+    for tables in [Tables::Blocks, Tables::Plain] {
+        are_read_again(tables);
+    }
+}
 
+#[cfg(feature = "rocksdb")]
+fn are_read_again(tables: Tables) {
     let directory = tempfile::tempdir().unwrap();
-    let open = || RocksEngine::open(directory.path());
+    let open = || RocksEngine::open(directory.path(), tables);
     let store = Store::new(Box::new(open().unwrap())).unwrap();
     put(&store, b"stays", b"v", Expiry::NEVER);
     put(&store, b"goes", b"v", Expiry::at(now_millis() + 600_000));
@@ -299,4 +311,38 @@ fn files_are_read_again() {
     let store = Store::new(Box::new(open().unwrap())).unwrap();
     assert_eq!((store.len(), store.volatile()), (2, 1));
     assert_eq!(get(&store, b"stays").as_deref(), Some(&b"v"[..]));
+}
+
+/// Over tables and what is only in memory, keys are in order from wherever a walk begins.
+#[cfg(feature = "rocksdb")]
+#[test]
+fn what_is_settled_is_read_from_tables() {
+    for tables in [Tables::Blocks, Tables::Plain] {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = RocksEngine::open(directory.path(), tables).unwrap();
+        let key = |number: u32| format!("key:{number:05}").into_bytes();
+        let put = |number: u32| engine.put(&key(number), b"v"[..].into(), Expiry::NEVER);
+        (0..2_000)
+            .step_by(2)
+            .for_each(|number| put(number).unwrap());
+        assert_eq!(engine.files().unwrap(), 0, "{tables:?}: all is in memory");
+        engine.settle().unwrap();
+        assert!(engine.files().unwrap() > 0, "{tables:?}");
+        (1..2_000)
+            .step_by(4)
+            .for_each(|number| put(number).unwrap());
+        let mut found = Vec::new();
+        let mut see = |key: &[u8], _: Entry<'_>| {
+            found.push(key.to_vec());
+            ControlFlow::Continue(())
+        };
+        engine.walk(&key(501), true, &mut see).unwrap();
+        let is_there = |number: &u32| number % 2 == 0 || number % 4 == 1;
+        let wanted: Vec<_> = (501..2_000).filter(is_there).map(key).collect();
+        assert_eq!(found, wanted, "{tables:?}");
+        let mut read = 0;
+        engine.get(&key(502), &mut |_| read += 1).unwrap();
+        engine.get(&key(503), &mut |_| read += 10).unwrap();
+        assert_eq!(read, 1, "{tables:?}");
+    }
 }

@@ -110,7 +110,7 @@ fn shinjuku_the_place_that_is_learnt_is_the_better_one() {
     }
 }
 
-/// Ours, after Aspen (NSDI 2025), which has longer quanta for requests that are preempted often:
+/// Ours: after Aspen (NSDI 2025), which has longer quanta for requests that are preempted often:
 /// where a preemption costs some 2 us and the quantum is 5 us, four preemptions in ten and more are
 /// saved, and at p99 short requests take a seventh less.
 #[test]

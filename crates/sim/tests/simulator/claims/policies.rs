@@ -4,7 +4,7 @@
 use shinjuku_policy::{Nanos, Requeue, cfcfs, darc, dfcfs, single_queue, stealing};
 use shinjuku_sim::imbalance::balanced_share;
 use shinjuku_sim::scheduler::classes;
-use shinjuku_sim::{Measure, Overheads, Replicated, Sample, Scenario, Scheduler};
+use shinjuku_sim::{Layout, Measure, Overheads, Replicated, Sample, Scenario, Scheduler};
 use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::{
@@ -324,6 +324,17 @@ fn shinjuku_7a_shorter_intervals_are_better() {
 /// requests have 0.25 us of TCP, and of Shinjuku with fourteen workers and the costs of section 3.
 /// IX and stealing cost nothing, which is ours.
 fn sixteen(mix: &Mix, load: f64, shinjuku: Scheduler, measure: Measure) -> [f64; 3] {
+    sixteen_over(1920, mix, load, shinjuku, measure)
+}
+
+/// The same with so many connections.
+fn sixteen_over(
+    connections: u32,
+    mix: &Mix,
+    load: f64,
+    shinjuku: Scheduler,
+    measure: Measure,
+) -> [f64; 3] {
     let tcp = Overheads {
         switch_ns: 250,
         ..Overheads::IDEAL
@@ -342,7 +353,7 @@ fn sixteen(mix: &Mix, load: f64, shinjuku: Scheduler, measure: Measure) -> [f64;
         let load = load * 16.0 / workers as f64;
         let scenario = Scenario::new(mix.clone(), load, policy, workers).with_requests(60_000);
         let mut scenario = Scenario {
-            flows: Some(1920),
+            flows: Some(connections),
             ..scenario
         };
         scenario.shape.overheads = overheads;
@@ -362,6 +373,23 @@ fn shinjuku_5_light_tails_come_close_to_ix() {
         let [ix, _, shinjuku] = sixteen(&mix, 0.5, single, Measure::P99Us);
         assert!(shinjuku < ix + 2.0, "{name}: {shinjuku}, IX {ix}");
     }
+}
+
+/// Shinjuku, section 3.6: where one dispatcher suffices a single connection does as well; IX and
+/// ZygOS need many (section 4.1). The load is ours.
+#[test]
+fn shinjuku_one_connection_suffices() {
+    let mix = Mix::named("exp").unwrap();
+    let p99 = |connections| {
+        let single = sq(5).with_requeue(Requeue::Head);
+        sixteen_over(connections, &mix, 0.5, single, Measure::P99Us)
+    };
+    let ([ix, zygos, one], [_, _, many]) = (p99(1), p99(1920));
+    assert!((one / many - 1.0).abs() < 0.01, "{one} {many}");
+    assert!(
+        ix > 100.0 * one && zygos > 100.0 * one,
+        "{one}, IX {ix}, ZygOS {zygos}"
+    );
 }
 
 /// Shinjuku, section 4.2 (figure 5c, measured there): SQ has a lower tail latency than ZygOS, and
@@ -407,7 +435,8 @@ fn shinjuku_8a_sq_keeps_scans_out_of_the_tail() {
 
 /// Shinjuku, section 4.4 (figures 8b and 8c, measured there): half GETs of 6 us, half SCANs of 1200
 /// us, a slice of 15 us. Without preemption SCANs are favoured over GETs; SQ mends that; MQ
-/// improves SCANs.
+/// improves SCANs. ZygOS, whose requests wait for others of their connection, does worse than no
+/// preemption.
 #[test]
 fn shinjuku_8_sq_mends_gets_and_mq_improves_scans() {
     let class = |name, us| Class::new(name, 1.0, ServiceTime::fixed(us).unwrap());
@@ -423,6 +452,24 @@ fn shinjuku_8_sq_mends_gets_and_mq_improves_scans() {
     assert!(10.0 * get_sq.high() < get.low(), "{get_sq} {get}");
     // All meet the same requests.
     assert!(1.1 * scan_mq.value < scan_sq.value, "{scan_mq} {scan_sq}");
+    let zygos = zygos_get_p99(&mix);
+    assert!(zygos > get.value, "{zygos} {get}");
+}
+
+/// The p99 of GETs under ZygOS at a load of 80 %, with its costs as they are taken to be.
+fn zygos_get_p99(mix: &Mix) -> f64 {
+    let policy = Scheduler::of(stealing::REGISTERED);
+    let mut scenario = Scenario::new(mix.clone(), 0.8, policy, 16).with_requests(80_000);
+    scenario.flows = Some(1920);
+    scenario.shape.layout = Layout::ZygOs;
+    scenario.shape.overheads = Overheads {
+        network_ns: 250,
+        steal_ns: 200,
+        interrupt_ns: 1_000,
+        ..Overheads::IDEAL
+    };
+    let result = replications(|seed| scenario.run(seed).map(Sample::from));
+    result.estimate(Measure::P99Us, Some(Mix::SHORT)).value
 }
 
 /// Shinjuku, section 3.6 (figure 4): 300 connections balance 2 queues and 16,000 balance 24, so

@@ -121,7 +121,7 @@ fn zygos_interrupts_bring_it_closer_to_one_queue() {
     );
 }
 
-/// Shinjuku, section 4.2: ZygOS steals up to 60 % of the requests even where service times are
+/// Shinjuku, section 4.2: ZygOS steals 60 % of the requests even where service times are
 /// alike.
 #[test]
 fn shinjuku_zygos_steals_many_requests_that_are_alike() {

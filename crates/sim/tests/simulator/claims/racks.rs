@@ -8,8 +8,8 @@ use shinjuku_workload::{Class, Mix, ServiceTime};
 
 use super::{SEED, only, replications, sq};
 
-/// Shinjuku, section 4.3: with requests of 1 us one dispatcher scales almost linearly with its
-/// workers until it is busy, and two go twice as far.
+/// Shinjuku, section 4.3: with requests of 1 us fixed one dispatcher scales almost linearly with
+/// its workers until it is busy, and two go twice as far.
 #[test]
 fn shinjuku_7b_one_dispatcher_scales_until_it_is_busy() {
     // The dispatcher has 200 ns for a request: 5 million a second.
@@ -20,7 +20,7 @@ fn shinjuku_7b_one_dispatcher_scales_until_it_is_busy() {
     };
     let keeps_up = |dispatchers: usize, workers: usize, load| {
         let mut scenario = RackScenario::new(
-            only(ServiceTime::exponential(1.0).unwrap()),
+            only(ServiceTime::fixed(1.0).unwrap()),
             load,
             Scheduler::of(cfcfs::REGISTERED),
             dispatchers,
