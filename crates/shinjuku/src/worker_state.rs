@@ -48,8 +48,6 @@ pub(crate) struct WorkerState<Tr: Transport> {
     /// How many suspended requests run in a blocked worker's place before fresh ones do, since one
     /// of them may have the lock that the worker waits for.
     pub(crate) suspended_first: usize,
-    /// How many turns of theirs the last spare serves before it serves fresh ones.
-    pub(crate) turns_at_last_spare: u32,
     /// The worker is blocked, and there was no spare; counted once.
     pub(crate) without_spare: bool,
     /// No idle worker could take what was recalled here: no recall again before the next answer.
@@ -121,7 +119,6 @@ impl<Tr: Transport> WorkerState<Tr> {
             was_blocked: false,
             look_at: Nanos(0),
             suspended_first: 0,
-            turns_at_last_spare: 0,
             without_spare: false,
             recalled_in_vain: false,
             idle_since: Nanos(0),
@@ -276,7 +273,6 @@ impl<Tr: Transport> WorkerState<Tr> {
         self.was_blocked = false;
         self.look_at = Nanos(0);
         self.suspended_first = 0;
-        self.turns_at_last_spare = 0;
         self.without_spare = false;
         self.recalled_in_vain = false;
     }

@@ -34,9 +34,6 @@ const ANSWERS_WITHIN: Nanos = Nanos::from_micros(20);
 /// While a worker stays silent, the dispatcher looks at its thread again whenever the silence has
 /// doubled, or has lasted this much longer.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(100);
-/// So many turns of suspended requests the last spare serves in the place of a blocked worker
-/// before a fresh request may take that spare: some milliseconds.
-const TURNS_AT_LAST_SPARE: u32 = 1_000;
 /// A worker that leaves its preemption unanswered and computes for so many times `rescue_after` may
 /// be spinning for a lock that a suspended request holds.
 const SPINS_AFTER: u64 = 10;
@@ -287,7 +284,6 @@ impl<Tr: Transport> Dispatcher<Tr> {
                 None => at,
             };
             self.states[relieved].suspended_first = self.policy.waiting_started();
-            self.states[relieved].turns_at_last_spare = TURNS_AT_LAST_SPARE;
             if at < self.workers {
                 self.statistics.stuck();
             }
@@ -342,10 +338,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Sends a spare, in the place of the worker `silent`, the policy's next request for that
     /// worker, of those that are wanted.
     fn stand_in(&mut self, silent: usize, want: Want, now: Nanos) {
-        let mut free =
-            (0..self.stands_in.len()).filter(|&spare| self.states[self.workers + spare].out() == 0);
-        let (spare, is_last) = (free.next(), free.next().is_none());
-        let Some(spare) = spare else {
+        let Some(spare) =
+            (0..self.stands_in.len()).find(|&spare| self.states[self.workers + spare].out() == 0)
+        else {
             if !std::mem::replace(&mut self.states[silent].without_spare, true) {
                 self.statistics.spares_exhausted();
             }
@@ -360,14 +355,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.states[at].worker = self.states[silent].worker;
         // Fresh requests might all want the same lock, and take a spare each. So each suspended
         // request has one turn first. Then fresh ones run too: the worker may wait for one of them.
-        // A turn can be too short to release a lock, so at the last spare there are many.
-        let state = &mut self.states[silent];
-        let has_turn = state.suspended_first > 0 || is_last && state.turns_at_last_spare > 0;
-        let is_first = has_turn && self.policy.waiting_started() > 0;
-        if is_first && is_last {
-            state.turns_at_last_spare = state.turns_at_last_spare.saturating_sub(1);
-        }
-        state.suspended_first = state.suspended_first.saturating_sub(1);
+        let of_suspended = &mut self.states[silent].suspended_first;
+        let is_first = *of_suspended > 0 && self.policy.waiting_started() > 0;
+        *of_suspended = of_suspended.saturating_sub(1);
         let want = if is_first { Want::StartedOnly } else { want };
         self.hand_one_of(want, at, silent, now);
         // The spare has no request if all that the policy gave were past their deadlines.

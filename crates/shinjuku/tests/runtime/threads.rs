@@ -205,53 +205,16 @@ fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
         let _held = locks.lock();
         // Within 20 ms after the others have come, the dispatcher has asked this one to give way.
         without_preemption(|| {
-            spin_until(|| seen.load(Ordering::Relaxed));
-            spin_for(Duration::from_millis(20));
+            let start = Instant::now();
+            while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+                std::hint::spin_loop();
+            }
+            let come = Instant::now();
+            while come.elapsed() < Duration::from_millis(20) {
+                std::hint::spin_loop();
+            }
         });
         preempt_point();
-        1
-    }));
-    wait_for("the lock", || lock.try_lock().is_err());
-    let wait = (0..8).map(|_| {
-        let locks = Arc::clone(&lock);
-        submit(Box::new(move || locks.lock().is_ok().into()))
-    });
-    let wait: Vec<_> = wait.collect();
-    go.store(true, Ordering::Relaxed);
-    for mut ticket in wait.into_iter().chain([holds]) {
-        assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(1));
-    }
-    assert!(runtime.shutdown(PATIENCE).is_clean());
-}
-
-/// Computes until then, without a probe.
-fn spin_until(is_over: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_over() && start.elapsed() < PATIENCE {
-        std::hint::spin_loop();
-    }
-}
-
-/// A lock's holder gives way more often, before it releases the lock, than there are spares. After
-/// each of its turns a fresh request that wants the lock takes a spare, but not the last one.
-#[test]
-fn the_last_spare_is_for_suspended_requests() {
-    let mut config = config(1, MechanismKind::Probe);
-    config.rescue_after_ms = 1.0;
-    config.spare_workers = Some(2);
-    let runtime = jobs(config);
-    let handle = runtime.handle();
-    let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
-    let (lock, go) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
-    let (locks, seen) = (Arc::clone(&lock), Arc::clone(&go));
-    let holds = submit(Box::new(move || {
-        let _held = locks.lock();
-        // Asleep, it would count as blocked.
-        without_preemption(|| spin_until(|| seen.load(Ordering::Relaxed)));
-        for _ in 0..50 {
-            spin_for(Duration::from_micros(200));
-            preempt_point();
-        }
         1
     }));
     wait_for("the lock", || lock.try_lock().is_err());
