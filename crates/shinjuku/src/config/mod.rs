@@ -443,10 +443,10 @@ pub struct PreemptionConfig {
 pub struct StallsConfig {
     /// How long a request runs without giving way, or blocks its worker, before it counts as a
     /// stall, in milliseconds, 1 to 60000. A `tracing` event reports it, once for each place in the
-    /// code. In the layout `threads` a request stalls only while others wait. With the feature
-    /// `backtraces`, a real-time signal interrupts a request that computes, to take its backtrace;
-    /// the manual's page [`watching`](crate::guide::watching) has more. Default: stalls are not
-    /// looked for.
+    /// code. In the layout `threads`, and by signals in process in `symmetric`, a request stalls
+    /// only while others wait. With the feature `backtraces`, a real-time signal interrupts a
+    /// request that computes, to take its backtrace; the manual's page
+    /// [`watching`](crate::guide::watching) has more. Default: stalls are not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report_after_ms: Option<f64>,
 }
