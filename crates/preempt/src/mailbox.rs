@@ -238,6 +238,13 @@ impl Dispatched {
         (self.head).request_after(generation, start, quantum, end);
     }
 
+    /// Whether the worker has begun this dispatch and no later one of the context. A look at what
+    /// the worker writes, a cache line away.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.head.running.generation.load(Ordering::Relaxed) == self.generation.0
+    }
+
     /// The context's number.
     #[must_use]
     pub fn id(&self) -> ContextId {
@@ -362,6 +369,13 @@ impl<T: Send, R: Send> Sender<T, R> {
             (handle, READY) => Runnable::Ready(Ready(handle)),
             (handle, _) => Runnable::Suspended(Suspended(handle)),
         })
+    }
+
+    /// Whether [`poll`](Self::poll) has an answer.
+    #[inline]
+    #[must_use]
+    pub fn has_answer(&self) -> bool {
+        self.lines.from_worker.is_there(self.take)
     }
 
     /// The next answer of the worker, in the order in which it took the contexts.

@@ -36,6 +36,8 @@ pub(crate) struct WorkerState<Tr: Transport> {
     last_context: Option<ContextId>,
     /// The worker was woken since it was last sent a request.
     is_woken: bool,
+    /// The thread was seen to have begun the oldest request. Kept for spares alone.
+    has_begun: bool,
     /// Since when the oldest request runs, as far as the dispatcher can know.
     pub(crate) running_since: Nanos,
     pub(crate) asked: Option<Asked>,
@@ -113,6 +115,7 @@ impl<Tr: Transport> WorkerState<Tr> {
             staged_fresh: 0,
             last_context: None,
             is_woken: false,
+            has_begun: false,
             running_since: Nanos(0),
             asked: None,
             silence: None,
@@ -214,6 +217,16 @@ impl<Tr: Transport> WorkerState<Tr> {
         }
     }
 
+    /// Whether the thread has begun the request, whose time counts from when that is seen first: a
+    /// spare's thread can come late to a core that it shares.
+    pub(crate) fn begins(&mut self, now: Nanos) -> bool {
+        let begins = |sent: &Sent| sent.dispatched.has_begun();
+        if !self.has_begun && self.running().is_some_and(begins) {
+            (self.has_begun, self.running_since) = (true, now);
+        }
+        self.has_begun
+    }
+
     /// When the request that runs was asked to give way, or, if it was not, when it began to run.
     pub(crate) fn silent_since(&self) -> Nanos {
         self.asked
@@ -267,6 +280,7 @@ impl<Tr: Transport> WorkerState<Tr> {
     /// The oldest request is answered or recalled: another one runs now, or none.
     fn begin_anew(&mut self, now: Nanos) {
         self.running_since = now;
+        self.has_begun = false;
         self.idle_since = now;
         self.asked = None;
         self.silence = None;

@@ -150,7 +150,8 @@ pub struct Config {
     pub depth: Option<usize>,
     /// Threads that go on in the place of workers that are blocked in the kernel, 0 to 65535; with
     /// 0, a handler that blocks holds up its worker. Each handler that blocks for a lock takes a
-    /// spare until the lock's suspended holder has run; with too few spares, the holder never runs.
+    /// spare until the lock's suspended holder has run. The last spare is for suspended requests.
+    /// If more of these want the lock than there are spares, the holder may never run.
     /// Spares are needed with signals too: a signal does not stop code that holds preemption off or
     /// masks signals. Default: as many as can be blocked at a time, one less than `contexts`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -104,6 +104,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Asks the request that runs at a worker to give way if it has run for too long. If it was
     /// asked before, interrupts it when the time for that has come.
     fn stop_in_time(&mut self, at: usize, now: Nanos) {
+        // Asked before it begins, a request would come back as it went.
+        if at >= self.workers && !self.states[at].begins(now) {
+            return;
+        }
         let state = &self.states[at];
         let Some(running) = state.running() else {
             return;
@@ -273,7 +277,8 @@ impl<Tr: Transport> Dispatcher<Tr> {
         state.look_at = Nanos(now.0 + lasted.0.min(LOOK_AGAIN.0));
         let was_blocked = state.is_blocked();
         state.silence = Some(match state.silence {
-            _ if state.link.is_blocked() => Silence::Blocked,
+            // In this order: a thread that sleeps after its last answer is not blocked.
+            _ if state.link.is_blocked() && !state.sender.has_answer() => Silence::Blocked,
             Some(Silence::Computing { since }) => Silence::Computing { since },
             _ => Silence::Computing { since: now },
         });
@@ -338,9 +343,10 @@ impl<Tr: Transport> Dispatcher<Tr> {
     /// Sends a spare, in the place of the worker `silent`, the policy's next request for that
     /// worker, of those that are wanted.
     fn stand_in(&mut self, silent: usize, want: Want, now: Nanos) {
-        let Some(spare) =
-            (0..self.stands_in.len()).find(|&spare| self.states[self.workers + spare].out() == 0)
-        else {
+        let mut free =
+            (0..self.stands_in.len()).filter(|&spare| self.states[self.workers + spare].out() == 0);
+        let (spare, is_last) = (free.next(), free.next().is_none());
+        let Some(spare) = spare else {
             if !std::mem::replace(&mut self.states[silent].without_spare, true) {
                 self.statistics.spares_exhausted();
             }
@@ -355,8 +361,9 @@ impl<Tr: Transport> Dispatcher<Tr> {
         self.states[at].worker = self.states[silent].worker;
         // Fresh requests might all want the same lock, and take a spare each. So each suspended
         // request has one turn first. Then fresh ones run too: the worker may wait for one of them.
+        // A turn may end before the lock is released, so the last spare is for suspended requests.
         let of_suspended = &mut self.states[silent].suspended_first;
-        let is_first = *of_suspended > 0 && self.policy.waiting_started() > 0;
+        let is_first = (*of_suspended > 0 || is_last) && self.policy.waiting_started() > 0;
         *of_suspended = of_suspended.saturating_sub(1);
         let want = if is_first { Want::StartedOnly } else { want };
         self.hand_one_of(want, at, silent, now);

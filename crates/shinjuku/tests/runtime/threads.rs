@@ -13,7 +13,7 @@ use shinjuku::net::Refusal;
 use shinjuku::policy::{ClassId, FlowId};
 use shinjuku::{
     MechanismKind, RequestContext, RequestHandler, Runtime, SubmitOptions, TicketError,
-    preempt_point, without_preemption,
+    preempt_point,
 };
 use shinjuku_tests_support::{PATIENCE, wait_for};
 
@@ -189,45 +189,61 @@ fn what_waits_for_a_blocked_worker_starts_at_its_stand_in() {
     }
 }
 
-/// A lock's holder was preempted, and a request that waits for the lock blocks the worker. Fresh
-/// requests that want the lock would each take a spare, and there are more of them than spares.
-#[test]
-fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
+/// Serves one lock's holder, which computes with probes, and eight requests that want the lock,
+/// with so few spares. Returns how many of the eight had begun when the holder released the lock.
+/// The quantum is long enough that they reach the lock before they are asked to give way.
+fn began_before_the_lock_was_free(spares: usize, holder_computes: Duration) -> u64 {
     let mut config = config(1, MechanismKind::Probe);
+    config.policy.quantum_us = 10_000.0;
     config.rescue_after_ms = 1.0;
-    config.spare_workers = Some(3);
+    config.spare_workers = Some(spares);
     let runtime = jobs(config);
     let handle = runtime.handle();
     let submit = |job: Job| handle.submit(ClassId(0), job).unwrap();
     let (lock, go) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
-    let (locks, seen) = (Arc::clone(&lock), Arc::clone(&go));
-    let holds = submit(Box::new(move || {
+    let begun = Arc::new(AtomicU64::new(0));
+    let (locks, seen, count) = (Arc::clone(&lock), Arc::clone(&go), Arc::clone(&begun));
+    let mut holds = submit(Box::new(move || {
         let _held = locks.lock();
-        // Within 20 ms after the others have come, the dispatcher has asked this one to give way.
-        without_preemption(|| {
-            let start = Instant::now();
-            while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
-                std::hint::spin_loop();
-            }
-            let come = Instant::now();
-            while come.elapsed() < Duration::from_millis(20) {
-                std::hint::spin_loop();
-            }
-        });
-        preempt_point();
-        1
+        // Asleep, it would count as blocked.
+        let start = Instant::now();
+        while !seen.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+        spin_for(holder_computes);
+        count.load(Ordering::Relaxed)
     }));
     wait_for("the lock", || lock.try_lock().is_err());
     let wait = (0..8).map(|_| {
-        let locks = Arc::clone(&lock);
-        submit(Box::new(move || locks.lock().is_ok().into()))
+        let (locks, begins) = (Arc::clone(&lock), Arc::clone(&begun));
+        submit(Box::new(move || {
+            begins.fetch_add(1, Ordering::Relaxed);
+            locks.lock().is_ok().into()
+        }))
     });
     let wait: Vec<_> = wait.collect();
     go.store(true, Ordering::Relaxed);
-    for mut ticket in wait.into_iter().chain([holds]) {
+    for mut ticket in wait {
         assert_eq!(ticket.wait_timeout(PATIENCE).expect("none hangs"), Ok(1));
     }
+    let begun = holds.wait_timeout(PATIENCE).expect("none hangs");
     assert!(runtime.shutdown(PATIENCE).is_clean());
+    begun.unwrap()
+}
+
+/// A lock's holder was preempted, and a request that waits for the lock blocks the worker. Fresh
+/// requests that want the lock would each take a spare.
+#[test]
+fn suspended_requests_stand_in_first_for_one_may_hold_the_lock() {
+    let begun = began_before_the_lock_was_free(9, Duration::from_millis(12));
+    assert!(begun <= 5, "{begun} requests ran into the lock");
+}
+
+/// The lock's holder needs more turns than there are spares, and after each a fresh request that
+/// wants the lock may take a spare, but not the last one.
+#[test]
+fn the_last_spare_is_for_suspended_requests() {
+    began_before_the_lock_was_free(2, Duration::from_millis(80));
 }
 
 /// Under a policy without a quantum, a request that runs at a spare is not preempted when the
