@@ -735,19 +735,27 @@ int correct(struct xdp_md *context)
 	return XDP_PASS;
 }
 
-/* The control has this run many times in a row, for entries age in buckets that no packet visits,
- * too. The frame's first word is a bucket's number; the next run takes the next bucket. */
+static long sweep_bucket(__u32 number, void *first)
+{
+	struct bucket *bucket = bucket_of(*(__u32 *)first + number);
+
+	if (bucket)
+		noted(bucket, 0, tick());
+	return 0;
+}
+
+/* The control has this run again and again, for entries age in buckets that no packet visits, too.
+ * The frame has the first bucket's number, and how many there are. */
 SEC("xdp")
 int sweep(struct xdp_md *context)
 {
-	__u32 *number = (void *)(long)context->data;
-	struct bucket *bucket;
+	__u32 *told = (void *)(long)context->data;
+	__u32 first;
 
-	if ((void *)(number + 1) > (void *)(long)context->data_end)
+	if ((void *)(told + 2) > (void *)(long)context->data_end)
 		return XDP_ABORTED;
-	bucket = bucket_of((*number)++);
-	if (bucket)
-		noted(bucket, 0, tick());
+	first = told[0];
+	bpf_loop(told[1], sweep_bucket, &first, 0);
 	return XDP_PASS;
 }
 

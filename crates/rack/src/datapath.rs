@@ -29,6 +29,8 @@ const STATION: usize = size_of::<Station>();
 const SETTINGS: usize = size_of::<Settings>();
 const INJECTION: usize = size_of::<Injection>();
 const BUCKET: usize = WAYS * size_of::<u64>();
+/// Buckets that one run of the program sweeps: some microseconds, in which the core takes no packet.
+const SWEPT_AT_ONCE: u32 = 256;
 
 /// How an interface runs the program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize, serde::Deserialize)]
@@ -50,8 +52,8 @@ pub enum Program {
     Rack,
     /// Corrects what is known of a server; the control runs it.
     Correct,
-    /// Frees old entries of one bucket of the request table, and names the next in the frame's
-    /// first word; the control runs it.
+    /// Frees old entries of buckets of the request table: the frame has the first one's number, and
+    /// how many there are. The control runs it.
     Sweep,
     /// Redirects each frame to the interface where it came from; the bench compares with it.
     BareRedirect,
@@ -334,10 +336,18 @@ impl Datapath {
     /// # Errors
     /// If the kernel refuses.
     pub fn sweep(&mut self, buckets: u32) -> Result<(), RackError> {
-        let mut frame = [0; 14];
-        frame[..4].copy_from_slice(&self.next_bucket.to_ne_bytes());
-        self.run(Program::Sweep, &frame, buckets)?;
-        self.next_bucket = self.next_bucket.wrapping_add(buckets);
+        let mut left = buckets;
+        while left > 0 {
+            // The program counts, not the kernel: to repeat a program the kernel patches its own
+            // code, and waits tens of milliseconds for all cores.
+            let some = left.min(SWEPT_AT_ONCE);
+            let mut frame = [0; 14];
+            frame[..4].copy_from_slice(&self.next_bucket.to_ne_bytes());
+            frame[4..8].copy_from_slice(&some.to_ne_bytes());
+            self.run(Program::Sweep, &frame, 1)?;
+            self.next_bucket = self.next_bucket.wrapping_add(some);
+            left -= some;
+        }
         Ok(())
     }
 

@@ -117,9 +117,9 @@ fn beside_busy_loops(
         &["serve", "--steps-per-nano", &speed, "--seconds", &seconds],
     )?;
     let mut all = Vec::new();
-    let at = Moment::soon().to_nanos();
+    let begin = Moment::soon();
     for _ in 1..config.table.scheduled() {
-        let common = ["busy", "--at", &at, "--seconds", &seconds];
+        let common = ["busy", "--at", &begin.to_nanos(), "--seconds", &seconds];
         let busy = [&common[..], &["--least-us", "1000000"]].concat();
         all.push(start_part(directory, &busy)?);
     }
@@ -127,6 +127,9 @@ fn beside_busy_loops(
     let mut targets = vec![Target::Process(server.child.id())];
     targets.extend(all.iter().map(|busy| Target::Process(busy.child.id())));
     let elevation = elevate(config, &targets)?;
+    // Before that the busy loops sleep, and the server has their slots.
+    begin.check()?;
+    begin.wait();
     let served = call.make(&address, &Mix::named("fixed")?, stop);
     elevation.stop()?;
     Ok(served?.0)

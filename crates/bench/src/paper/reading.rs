@@ -60,38 +60,66 @@ pub enum Reading {
     },
 }
 
+/// Why there is no number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    #[error("this run does not measure it")]
+    NotMeasured,
+    #[error(
+        "measured without a value: what could not keep up, or was never within the limit, has none"
+    )]
+    NoValue,
+}
+
 impl Reading {
     /// The number, if the figure has it.
-    pub fn of_figure(&self, figure: &Figure) -> Option<f64> {
-        let line = |label: &str| figure.series.iter().find(|series| series.label == label);
+    ///
+    /// # Errors
+    /// Why the figure has none.
+    pub fn of_figure(&self, figure: &Figure) -> Result<f64, Missing> {
+        let line = |label: &str| {
+            let found = figure.series.iter().find(|series| series.label == label);
+            found.ok_or(Missing::NotMeasured)
+        };
         let value = |label: &str, at: f64| {
-            let point = line(label)?.points.iter().find(|point| point.x == at)?;
-            point.y
+            let point = line(label)?.points.iter().find(|point| point.x == at);
+            point.ok_or(Missing::NotMeasured)?.y.ok_or(Missing::NoValue)
         };
         match self {
             Self::Value { line, at } => value(line, *at),
-            Self::Ratio { over, under, at } => Some(value(over, *at)? / value(under, *at)?),
-            Self::Growth { line, from, to } => Some(value(line, *to)? / value(line, *from)?),
+            Self::Ratio { over, under, at } => Ok(value(over, *at)? / value(under, *at)?),
+            Self::Growth { line, from, to } => Ok(value(line, *to)? / value(line, *from)?),
             Self::Reach { over, under, limit } => {
-                let under = line(under)?;
+                let (over, under) = (line(over)?, line(under)?);
                 let least = || under.points.first().map(|point| point.x);
                 let reach = |line: &Series| {
                     reach(line.points.iter().map(|point| (point.x, point.y)), *limit)
                 };
-                Some(reach(line(over)?)? / reach(under).or_else(least)?)
+                let over = reach(over).ok_or(Missing::NoValue)?;
+                Ok(over / reach(under).or_else(least).ok_or(Missing::NoValue)?)
             }
-            Self::Found(_) | Self::Rate(_) | Self::FoundRatio { .. } => None,
+            Self::Found(_) | Self::Rate(_) | Self::FoundRatio { .. } => Err(Missing::NotMeasured),
         }
     }
 
     /// The number, if the results have it.
-    pub fn of_results(&self, results: &Value) -> Option<f64> {
-        let found = |path: &Path| median(&numbers(results, path));
+    ///
+    /// # Errors
+    /// Why the results have none.
+    pub fn of_results(&self, results: &Value) -> Result<f64, Missing> {
+        let found = |path: &Path| {
+            let all = values(results, path);
+            let numbers: Vec<_> = all.iter().copied().flatten().collect();
+            median(&numbers).ok_or(match all.is_empty() {
+                true => Missing::NotMeasured,
+                false => Missing::NoValue,
+            })
+        };
         match self {
             Self::Found(paths) => paths.iter().map(found).sum(),
-            Self::Rate(path) => Some(1e3 / found(path)?),
-            Self::FoundRatio { over, under } => Some(found(over)? / found(under)?),
-            _ => None,
+            Self::Rate(path) => Ok(1e3 / found(path)?),
+            Self::FoundRatio { over, under } => Ok(found(over)? / found(under)?),
+            _ => Err(Missing::NotMeasured),
         }
     }
 
@@ -122,19 +150,20 @@ pub fn reach(points: impl IntoIterator<Item = (f64, Option<f64>)>, limit: f64) -
     last.map(|(x, _)| x)
 }
 
-/// All numbers at the end of a path.
-fn numbers(results: &Value, path: &[String]) -> Vec<f64> {
+/// All numbers at the end of a path; `None` where the path meets null.
+fn values(results: &Value, path: &[String]) -> Vec<Option<f64>> {
     let Some((step, rest)) = path.split_first() else {
-        return results.as_f64().into_iter().collect();
+        return vec![results.as_f64()];
     };
     match results {
+        Value::Null => vec![None],
         Value::Array(all) => {
             let taken = all.iter().filter(|one| step == "*" || matches(one, step));
-            taken.flat_map(|one| numbers(one, rest)).collect()
+            taken.flat_map(|one| values(one, rest)).collect()
         }
         _ => results
             .get(step)
-            .map_or_else(Vec::new, |one| numbers(one, rest)),
+            .map_or_else(Vec::new, |one| values(one, rest)),
     }
 }
 
@@ -160,6 +189,9 @@ mod tests {
     use shinjuku_plot::{Point, Style, XAxis, YAxis};
 
     use super::*;
+
+    const ABSENT: Result<f64, Missing> = Err(Missing::NotMeasured);
+    const EMPTY: Result<f64, Missing> = Err(Missing::NoValue);
 
     fn figure() -> Figure {
         let line = |label: &str, values: [Option<f64>; 3]| Series {
@@ -197,45 +229,45 @@ mod tests {
     #[test]
     fn numbers_of_a_figure() {
         for (reads, wanted) in [
-            ("reads = { value = { line = 'a', at = 20 } }", Some(10.0)),
-            ("reads = { value = { line = 'a', at = 25 } }", None),
-            ("reads = { value = { line = 'c', at = 20 } }", None),
+            ("reads = { value = { line = 'a', at = 20 } }", Ok(10.0)),
+            ("reads = { value = { line = 'a', at = 25 } }", ABSENT),
+            ("reads = { value = { line = 'c', at = 20 } }", ABSENT),
             (
                 "reads = { ratio = { over = 'b', under = 'a', at = 20 } }",
-                Some(10.0),
+                Ok(10.0),
             ),
             (
                 "reads = { ratio = { over = 'b', under = 'a', at = 30 } }",
-                None,
+                EMPTY,
             ),
             (
                 "reads = { growth = { line = 'a', from = 10, to = 30 } }",
-                Some(1000.0),
+                Ok(1000.0),
             ),
             // Within 100: a until the middle between 20 and 30, b until 20.
             (
                 "reads = { reach = { over = 'a', under = 'b', limit = 100 } }",
-                Some(1.25),
+                Ok(1.25),
             ),
             // The other is above from its first point on: at least 25 / 10.
             (
                 "reads = { reach = { over = 'a', under = 'high', limit = 100 } }",
-                Some(2.5),
+                Ok(2.5),
             ),
             (
                 "reads = { reach = { over = 'b', under = 'a', limit = 0.5 } }",
-                None,
+                EMPTY,
             ),
         ] {
             let reading = read(reads);
             let found = reading.of_figure(&figure());
             let is_near = match (found, wanted) {
-                (Some(found), Some(wanted)) => f64::abs(found - wanted) < 1e-9,
+                (Ok(found), Ok(wanted)) => f64::abs(found - wanted) < 1e-9,
                 (found, wanted) => found == wanted,
             };
             assert!(is_near, "{reads}: {found:?}");
             assert!(!reading.lines().is_empty());
-            assert_eq!(reading.of_results(&json!({})), None);
+            assert_eq!(reading.of_results(&json!({})), ABSENT);
         }
     }
 
@@ -254,30 +286,27 @@ mod tests {
         for (reads, wanted) in [
             (
                 "reads = { found = [['costs', 'signal/send'], ['costs', 'signal/bare']] }",
-                Some(3.5),
+                Ok(3.5),
             ),
             (
                 "reads = { found = [['costs', 'signal/send'], ['costs', 'none']] }",
-                None,
+                ABSENT,
             ),
             (
                 "reads = { found = [['delays', 'entity=process&runs.name=shared', 'runs', 'runs', '*', 'us']] }",
-                Some(6.0),
+                Ok(6.0),
             ),
-            (
-                "reads = { found = [['runs', 'load=0.6', 'p99']] }",
-                Some(3.0),
-            ),
-            ("reads = { found = [['runs', 'load=0.4', 'p99']] }", None),
-            ("reads = { rate = ['costs', 'signal/bare'] }", Some(500.0)),
+            ("reads = { found = [['runs', 'load=0.6', 'p99']] }", Ok(3.0)),
+            ("reads = { found = [['runs', 'load=0.4', 'p99']] }", EMPTY),
+            ("reads = { rate = ['costs', 'signal/bare'] }", Ok(500.0)),
             (
                 "reads = { found_ratio = { over = ['costs', 'signal/bare'], under = ['runs', 'load=0.6', 'p99'] } }",
-                Some(2.0 / 3.0),
+                Ok(2.0 / 3.0),
             ),
         ] {
             let reading = read(reads);
             assert_eq!(reading.of_results(&results), wanted, "{reads}");
-            assert_eq!(reading.of_figure(&figure()), None);
+            assert_eq!(reading.of_figure(&figure()), ABSENT);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::list::{Better, Check};
+use super::reading::Missing;
 use crate::harness::{self, Goal, Target};
 
 /// What is near where a check does not say how near: a tenth.
@@ -22,7 +23,9 @@ pub enum Verdict {
     Better,
     /// It differs for the worse, or what the document says does not hold.
     Worse,
-    /// This run has no such number.
+    /// It ran and gave no number, see [`Judged::why_not`].
+    NoNumber,
+    /// It did not run.
     CannotRun,
 }
 
@@ -33,6 +36,7 @@ impl fmt::Display for Verdict {
             Self::Holds => f.write_str("holds"),
             Self::Better => f.write_str("better"),
             Self::Worse => f.write_str("worse"),
+            Self::NoNumber => f.write_str("no number"),
             Self::CannotRun => f.write_str("cannot be run here"),
         }
     }
@@ -57,25 +61,30 @@ pub struct Judged {
 
 impl Judged {
     /// Judges what was read.
-    pub fn of(check: &Check, ours: Option<f64>) -> Self {
-        let why_not = ours
-            .is_none()
-            .then(|| "this run has no such number".to_owned());
-        Self {
-            what: check.what.clone(),
-            paper: check.paper,
-            ours,
-            wanted: check.goals(),
-            verdict: ours.map_or(Verdict::CannotRun, |ours| judge(check, ours)),
-            why_not,
+    pub fn of(check: &Check, ours: Result<f64, Missing>) -> Self {
+        match ours {
+            Ok(ours) => Self {
+                ours: Some(ours),
+                verdict: judge(check, ours),
+                why_not: None,
+                ..Self::not_run(check, "")
+            },
+            Err(missing) => Self {
+                verdict: Verdict::NoNumber,
+                ..Self::not_run(check, &missing.to_string())
+            },
         }
     }
 
     /// Nothing was read.
     pub fn not_run(check: &Check, why: &str) -> Self {
         Self {
+            what: check.what.clone(),
+            paper: check.paper,
+            ours: None,
+            wanted: check.goals(),
+            verdict: Verdict::CannotRun,
             why_not: Some(why.to_owned()),
-            ..Self::of(check, None)
         }
     }
 
@@ -150,7 +159,7 @@ mod tests {
             (None, None, 1.5, Verdict::Holds, 0),
             (None, None, 0.5, Verdict::Worse, 1),
         ] {
-            let judged = Judged::of(&check(paper, better), Some(ours));
+            let judged = Judged::of(&check(paper, better), Ok(ours));
             assert_eq!(judged.verdict, verdict, "{paper:?} {ours}");
             let targets: Vec<_> = judged.targets("item").collect();
             let count = targets

@@ -1,6 +1,7 @@
 //! Every state of the tables.
 
 use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 use shinjuku_net::wire::{RackSchedKind, RackSchedMessage};
 use shinjuku_rack::datapath::{Action, Program};
@@ -560,6 +561,24 @@ fn a_sweep_frees_old_entries_and_no_others() {
     assert_eq!(switch.entries(), 5);
     let causes = switch.datapath.causes().unwrap();
     assert_eq!(causes[Cause::Aged as usize], 40);
+}
+
+/// The control sweeps every 20 ms. It once took as long, for the kernel waited for all cores.
+#[test]
+fn a_sweep_takes_no_time_of_the_kernels_own() {
+    let test = "a_sweep_takes_no_time_of_the_kernels_own";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &SERVERS) else {
+        return;
+    };
+    let mut times: Vec<_> = (0..21)
+        .map(|_| {
+            let begun = Instant::now();
+            switch.datapath.sweep(4096).unwrap();
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    assert!(times[10] < Duration::from_millis(6), "{times:?}");
 }
 
 /// Locality: a type is served by some servers only.
