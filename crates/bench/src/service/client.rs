@@ -56,7 +56,8 @@ pub struct Outcome {
     pub answered: Vec<Record>,
     /// All others: refused, broken off, answered wrongly or not at all. They end at [`NEVER`].
     pub lost: Vec<Record>,
-    /// How long after its moment each request was begun, in ns.
+    /// How long after its moment the client came to each request, in ns. A wait for a connection,
+    /// which is the server's doing, is not in it.
     pub late: Vec<u64>,
     /// Those that were refused or answered wrongly, or whose connection broke.
     pub failed: u64,
@@ -165,6 +166,8 @@ async fn send(
         };
         let client = Rc::clone(&client);
         let class = arrival.class;
+        let late = client.nanos().saturating_sub(due);
+        client.outcome.borrow_mut().late.push(late);
         (client.under_way.borrow_mut()).insert(number, (due, class));
         under_way.spawn_local(async move { client.request(number, due, class).await });
         while under_way.try_join_next().is_some() {}
@@ -180,7 +183,9 @@ async fn send(
     outcome.unanswered = unanswered.len() as u64;
     let never = unanswered.into_values();
     (outcome.lost).extend(never.map(|(due, class)| record(due, NEVER, class)));
-    outcome.elapsed = client.start.elapsed();
+    // Not until now: one request without an answer would make the server seem slow to all others.
+    let last = outcome.answered.iter().map(|one| one.finish_ns).max();
+    outcome.elapsed = Duration::from_nanos(last.unwrap_or_default());
     Ok(outcome)
 }
 
@@ -211,12 +216,10 @@ impl Client {
         let Ok(_permit) = self.permits.acquire().await else {
             return;
         };
-        let begun = self.nanos();
         let route = &ROUTES[usize::from(class)];
         let answer = self.ask(route).await;
         let now = self.nanos();
         let outcome = &mut *self.outcome.borrow_mut();
-        outcome.late.push(begun.saturating_sub(due));
         self.under_way.borrow_mut().remove(&number);
         match answer {
             Ok(()) => outcome.answered.push(record(due, now, class)),
@@ -397,6 +400,38 @@ mod tests {
         let window = Sending::Saturating(Duration::from_secs(1));
         let sent = run(server("200 OK", "ok\n"), &arrivals, window, None, &stop).unwrap();
         assert!(!sent.answered.is_empty() && sent.failed == 0);
+    }
+
+    /// The first is answered, and then none: waiting for those is no time in which one was answered.
+    #[test]
+    fn the_time_is_that_of_the_last_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut connections: Vec<_> = (0..CONNECTIONS)
+                .map(|_| listener.accept().unwrap().0)
+                .collect();
+            // Whichever connection the client takes first.
+            for connection in &mut connections {
+                connection.set_nonblocking(true).unwrap();
+            }
+            let mut told = [0; 4096];
+            let asked = loop {
+                let is_asked = |connection: &mut std::net::TcpStream| {
+                    connection.read(&mut told).is_ok_and(|read| read > 0)
+                };
+                if let Some(asked) = connections.iter_mut().position(is_asked) {
+                    break asked;
+                }
+            };
+            let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
+            connections[asked].write_all(reply).unwrap();
+            std::thread::sleep(2 * PATIENCE);
+        });
+        let (stop, arrivals) = (AtomicBool::new(false), arrivals(2));
+        let sent = run(address, &arrivals, Sending::OpenLoop, None, &stop).unwrap();
+        assert_eq!((sent.answered.len(), sent.unanswered), (1, 1));
+        assert!(sent.elapsed < PATIENCE / 2, "{:?}", sent.elapsed);
     }
 
     #[test]

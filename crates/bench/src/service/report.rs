@@ -94,7 +94,8 @@ impl Measured for Service {
                 "Latency counts from the moment at which a request was due, open loop. Medians \
                  over the repetitions, in which the contenders took turns with the same arrivals. \
                  A lost request counts as one that takes for ever: a percentile that this reaches \
-                 is left out, and so is p99.9 of fewer than a thousand requests."
+                 is left out, and so is p99.9 of fewer than a thousand requests. A repetition in \
+                 which the server fell behind with a route has no percentiles at all."
                     .to_owned(),
             );
         }
@@ -127,27 +128,37 @@ fn shorter(at: &[Runs<Cell>], route: &str, other: &str) -> Target {
     match Runs::named(at, POOL) {
         None => unless_there(target, at),
         Some(pool) => {
-            let (lost, all) = (lost(pool, route), pool.runs.len());
-            match 2 * lost > all {
+            let (without, all) = (without_p99(pool, route), pool.runs.len());
+            match 2 * without > all {
                 true => target.missed(format!(
-                    "in {lost} of {all} repetitions the server failed, or lost so many requests \
-                     that there is no p99"
+                    "in {without} of {all} repetitions the server failed, fell behind, or lost so \
+                     many requests that there is no p99"
                 )),
-                false => target,
+                false => unless_lost(target, pool),
             }
         }
     }
 }
 
+/// A target of the pool, whose runs these are: it is not reached by failing to answer.
+fn unless_lost(target: Target, pool: &Runs<Cell>) -> Target {
+    match lost(pool) {
+        0 => target,
+        lost => target.missed(format!(
+            "{lost} requests were not answered as they should be"
+        )),
+    }
+}
+
 /// How many repetitions failed, or have no p99 of a route of which requests were sent.
-fn lost(runs: &Runs<Cell>, route: &str) -> usize {
-    let is_lost = |run: &&Option<Cell>| match run {
+fn without_p99(runs: &Runs<Cell>, route: &str) -> usize {
+    let is_without = |run: &&Option<Cell>| match run {
         None => true,
         Some(cell) => cell
             .route(route)
             .is_some_and(|route| route.p99_us.is_none()),
     };
-    runs.runs.iter().filter(is_lost).count()
+    runs.runs.iter().filter(is_without).count()
 }
 
 /// A target of the pool, which is not among `measured`. What every service gets cannot be missing.
@@ -189,7 +200,7 @@ impl Service {
         let target = Target::of(&compared).expect("the comparison has a goal");
         match Runs::named(&self.saturation, POOL) {
             None => unless_there(target, &self.saturation),
-            Some(_) => target,
+            Some(pool) => unless_lost(target, pool),
         }
     }
 
@@ -254,7 +265,7 @@ impl Service {
                 range,
                 number(runs, |cell| cell.server_us_per_request),
                 number(runs, |cell| cell.client_cores),
-                failed(runs).to_string(),
+                lost(runs).to_string(),
             ]);
         }
         Section::new("Saturation", [table])
@@ -284,10 +295,8 @@ fn number(runs: &Runs<Cell>, value: fn(&Cell) -> f64) -> String {
     or_dash(runs.median(|cell| Some(value(cell))))
 }
 
-fn failed(runs: &Runs<Cell>) -> u64 {
-    runs.measured()
-        .map(|cell| cell.failed + cell.unanswered)
-        .sum()
+fn lost(runs: &Runs<Cell>) -> u64 {
+    runs.measured().map(Cell::lost).sum()
 }
 
 fn at_load(load: &AtLoad) -> Section {
@@ -308,6 +317,7 @@ fn at_load(load: &AtLoad) -> Section {
             "client's cores",
             "client late, p99 us",
             "failed",
+            "saturated",
         ],
     );
     for runs in &load.contenders {
@@ -326,7 +336,12 @@ fn at_load(load: &AtLoad) -> Section {
             number(runs, |cell| cell.server_us_per_request),
             number(runs, |cell| cell.client_cores),
             number(runs, |cell| cell.late_p99_us),
-            failed(runs).to_string(),
+            lost(runs).to_string(),
+            format!(
+                "{} of {}",
+                runs.measured().filter(|cell| cell.saturated).count(),
+                runs.runs.len()
+            ),
         ]);
     }
     let (percent, rps) = (load.share * 100.0, load.offered_rps);
@@ -355,6 +370,7 @@ mod tests {
             answered_rps: rps,
             failed: 0,
             unanswered: 0,
+            saturated: false,
             server_cores: 1.0,
             server_us_per_request: 500.0,
             client_cores: 0.1,
@@ -431,6 +447,12 @@ mod tests {
         assert_eq!(verdicts(&absent), [Verdict::Missed; 5]);
         let mut loses = service(&others);
         assert_eq!(verdicts(&loses), [Verdict::Met; 5]);
+        // A login that fails at once leaves the cores to all others.
+        let mut fails = service(&others);
+        for runs in [&mut fails.saturation, &mut fails.loads[0].contenders] {
+            runs.last_mut().unwrap().runs[0].as_mut().unwrap().failed = 1;
+        }
+        assert_eq!(verdicts(&fails), [Verdict::Missed; 5]);
         let pool = loses.loads[0].contenders.last_mut().unwrap();
         let routes = &mut pool.runs[0].as_mut().unwrap().routes;
         routes.iter_mut().for_each(|route| route.p99_us = None);

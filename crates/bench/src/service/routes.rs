@@ -1,7 +1,10 @@
 //! What the client asks for: the routes of `examples/web`, and how often each.
 
 use anyhow::Result;
-use shinjuku_workload::{Class, Mix, ServiceTime};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use shinjuku_workload::{Arrival, Class, Mix, ServiceTime};
 
 /// A route with the one request that is sent to it.
 #[derive(Debug)]
@@ -88,9 +91,53 @@ pub fn mix() -> Result<Mix> {
     Ok(Mix::new("service", classes?)?)
 }
 
+/// The smallest number of requests in which each route has its share.
+const BLOCK: usize = 200;
+
+/// At least so many requests without moments, a block after the other, each in an order of its own.
+/// So a server that answers fewer of them has had the same mix as one that answers more.
+pub fn in_blocks(requests: usize, seed: u64) -> Vec<Arrival> {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let all: f64 = ROUTES.iter().map(|route| route.weight).sum();
+    let mut block: Vec<u16> = Vec::new();
+    for (class, route) in (0..).zip(&ROUTES) {
+        let count = (route.weight / all * BLOCK as f64).round() as usize;
+        block.extend(std::iter::repeat_n(class, count));
+    }
+    let mut arrivals = Vec::with_capacity(requests + BLOCK);
+    while arrivals.len() < requests {
+        block.shuffle(&mut random);
+        arrivals.extend(block.iter().map(|&class| Arrival {
+            at_ns: 0,
+            service_ns: 1,
+            flow: 0,
+            class,
+        }));
+    }
+    arrivals
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_block_has_the_mix() {
+        let sent = in_blocks(1_000, 7);
+        assert_eq!(sent.len(), 1_000);
+        let counts = |block: &[Arrival]| {
+            let of = |class| block.iter().filter(|one| one.class == class).count();
+            [0, 1, 2, 3, 4].map(of)
+        };
+        let blocks: Vec<_> = sent.chunks(BLOCK).map(counts).collect();
+        assert_eq!(blocks, [[140, 48, 6, 3, 3]; 5]);
+        assert_ne!(
+            sent[..BLOCK],
+            sent[BLOCK..2 * BLOCK],
+            "each in its own order"
+        );
+        assert_ne!(sent, in_blocks(1_000, 8));
+    }
 
     #[test]
     fn the_routes_are_a_mix() {
