@@ -402,7 +402,7 @@ mod tests {
         assert!(!sent.answered.is_empty() && sent.failed == 0);
     }
 
-    /// The first is answered, and then none: waiting for those is no time in which one was answered.
+    /// The first is answered, and then none: nobody was answered while the client waited for those.
     #[test]
     fn the_time_is_that_of_the_last_answer() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -3,9 +3,9 @@
 //!
 //! Every contender is a process of its own on the same two cores. All are started once; but for the
 //! one that is measured they are stopped (SIGSTOP), and they take turns point by point with the
-//! same seeds, after a turn of each that is not measured. The client is hyper over HTTP/1.1 with keep-alive: open loop, latency from the
-//! moment at which a request was due. Where there are no other cores the client shares the
-//! server's, and its share is told.
+//! same seeds, after a turn of each that is not measured. The client is hyper over HTTP/1.1 with
+//! keep-alive: open loop, latency from the moment at which a request was due. Where there are no
+//! other cores the client shares the server's, and its share is told.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
