@@ -341,10 +341,14 @@ INLINE __u32 tick(void)
 	return now() >> 20 & 0xffffff;
 }
 
+/* By how much an entry's tick may be later than the one that it is compared with, in ticks: 4.3 s.
+ * A processor asks for the tick before it reads the entries, and another may note one meanwhile. */
+#define AHEAD 4096
+
 /* The clock wraps after five hours; so the difference is taken modulo its length. */
 INLINE int is_old(__u64 entry, __u32 tick)
 {
-	return ((tick - (entry >> 8)) & 0xffffff) >= settings.age;
+	return ((tick - (entry >> 8) + AHEAD) & 0xffffff) >= settings.age + AHEAD;
 }
 
 /* What identifies a request: its client's address and port, its numbers and its type. */

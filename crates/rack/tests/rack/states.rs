@@ -199,6 +199,27 @@ fn entries_age_and_lost_replies_leak_nothing() {
     assert_eq!(switch.serves_counting(&request(7)), (40, vec![Cause::Aged]));
 }
 
+/// Another processor's clock was later, or it noted the entry after this one had asked for the time.
+#[test]
+fn an_entry_of_the_next_tick_is_not_old() {
+    let test = "an_entry_of_the_next_tick_is_not_old";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &SERVERS) else {
+        return;
+    };
+    let wrap = (1 << 24) * TICK_NANOS;
+    for (number, now) in [(1, NOW), (2, wrap - TICK_NANOS)] {
+        switch.inject(now + TICK_NANOS, &[FIRST]);
+        assert_eq!(switch.serves(&request(number)), 2);
+        switch.inject(now, &[LAST]);
+        switch.datapath.sweep(1024).unwrap();
+        assert_eq!(
+            switch.serves_counting(&request(number)),
+            (2, vec![Cause::Affine])
+        );
+        switch.answers(&reply(2, number, 0));
+    }
+}
+
 #[test]
 fn a_server_that_drains_keeps_its_requests_and_gets_no_others() {
     let test = "a_server_that_drains_keeps_its_requests_and_gets_no_others";
