@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct Rack {
     datapath: Datapath,
     /// The members, each at the number that the program has for it.
     members: Vec<Option<Member>>,
+    /// What ticks have found and not returned so far, as the kernel refused something after it.
+    events: Vec<String>,
     /// How the interfaces run the program.
     mode: Mode,
 }
@@ -42,6 +45,7 @@ impl Rack {
         let mut rack = Self {
             datapath: Datapath::load(&config.settings())?,
             members: (0..SERVERS).map(|_| None).collect(),
+            events: Vec::new(),
             mode: Mode::Auto,
             config,
         };
@@ -131,17 +135,17 @@ impl Rack {
         }
         member.lease = Some(now() + lease);
         let has_failed = member.ports.iter().any(Port::has_failed);
-        if is_other {
-            self.open_members()?;
-        }
         if has_failed {
             events.extend(self.look_again(number)?);
+        }
+        if !events.is_empty() {
+            self.open_members()?;
         }
         Ok(events)
     }
 
     /// Asks the kernel where a server is. One that is elsewhere is tried at once where it had
-    /// failed. Returns that in words, if it is so.
+    /// failed. Returns that in words, if it is so; then the members are to be opened.
     fn look_again(&mut self, number: usize) -> Result<Option<String>, RackError> {
         let Some(member) = &mut self.members[number] else {
             return Ok(None);
@@ -152,9 +156,9 @@ impl Rack {
         let Some(station) = found.ok().filter(|station| *station != member.station) else {
             return Ok(None);
         };
-        member.station = station;
         let entry = entry(member.config.address, station);
         self.datapath.set_server(number as u8, &entry)?;
+        member.station = station;
         for (of_type, port) in member.ports.iter_mut().enumerate() {
             if port.has_failed() {
                 self.datapath.forget_type(number as u8, of_type)?;
@@ -162,7 +166,6 @@ impl Rack {
             }
         }
         let event = format!("server {} has another station", member.config.name);
-        self.open_members()?;
         Ok(Some(event))
     }
 
@@ -242,23 +245,23 @@ impl Rack {
     /// called several times within `failure.silence_ms`. Returns what happened, in words.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses. The next tick makes up for it, and returns what this one found.
     pub fn tick(&mut self) -> Result<Vec<String>, RackError> {
-        let mut events = Vec::new();
         for number in 0..SERVERS {
             if self.members[number].is_some() {
-                self.look_after(number, &mut events)?;
+                self.look_after(number)?;
             }
         }
         self.datapath.sweep(self.config.table.buckets.min(SWEEP))?;
-        if !events.is_empty() {
+        if !self.events.is_empty() {
             self.open_members()?;
         }
-        Ok(events)
+        Ok(mem::take(&mut self.events))
     }
 
-    /// The same of the server with this number.
-    fn look_after(&mut self, number: usize, events: &mut Vec<String>) -> Result<(), RackError> {
+    /// The same of the server with this number. An event is noted before the kernel could refuse
+    /// what comes of it.
+    fn look_after(&mut self, number: usize) -> Result<(), RackError> {
         let activity = self.datapath.activity(number as u8)?;
         let (now, age) = (now(), self.age());
         let Some(member) = &mut self.members[number] else {
@@ -268,13 +271,14 @@ impl Rack {
         match member.end(now) {
             Some(End::Expired) => {
                 member.remove(now + age);
-                events.push(format!("server {name} has let its lease expire"));
+                self.events
+                    .push(format!("server {name} has let its lease expire"));
             }
             Some(End::Gone) => {
-                self.members[number] = None;
                 let none = ServerEntry::default();
                 self.datapath.set_server(number as u8, &none)?;
-                events.push(format!("server {name} is gone"));
+                self.members[number] = None;
+                self.events.push(format!("server {name} is gone"));
                 return Ok(());
             }
             None => {}
@@ -292,20 +296,22 @@ impl Rack {
                 continue;
             }
             let change = member.ports[of_type].observe(activity, now, &self.config.failure);
+            let Some(change) = change else { continue };
             let words = match change {
-                None => continue,
-                Some(Change::Failed) => "has failed",
-                Some(Change::Returned) => "replies again",
-                Some(Change::Retried) => {
-                    self.datapath.forget_type(number as u8, of_type)?;
-                    is_due = true;
-                    "is tried again"
-                }
+                Change::Failed => "has failed",
+                Change::Returned => "replies again",
+                Change::Retried => "is tried again",
             };
-            events.push(format!("server {name} {words} for {}", config.name));
+            let event = format!("server {name} {words} for {}", config.name);
+            self.events.push(event);
+            if change == Change::Retried {
+                is_due = true;
+                self.datapath.forget_type(number as u8, of_type)?;
+            }
         }
         if is_due {
-            events.extend(self.look_again(number)?);
+            let event = self.look_again(number)?;
+            self.events.extend(event);
         }
         Ok(())
     }

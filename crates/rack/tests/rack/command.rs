@@ -15,7 +15,7 @@ use shinjuku_rack::control::{Answer, Order, command};
 use shinjuku_rack::registration::Registration;
 use shinjuku_rack::{Mode, RackError, ServerConfig, State, Status};
 use shinjuku_tests_support::namespace::{Namespace, must};
-use shinjuku_tests_support::process::Server;
+use shinjuku_tests_support::process::{Process, Server};
 use shinjuku_tests_support::{PATIENCE, comes_true};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_shinjuku-rack");
@@ -192,6 +192,27 @@ fn servers_come_and_go_while_it_runs() {
     assert!(!is_attached(&place));
     let said = place.refuses("status");
     assert!(said.contains("socket"), "{said}");
+}
+
+/// Whoever read its output has gone.
+#[test]
+fn a_rack_that_nobody_listens_to_goes_on() {
+    let Some(place) = Place::new("a_rack_that_nobody_listens_to_goes_on") else {
+        return;
+    };
+    let mut command = place.prepare(&format!("start {}", place.configure()));
+    let command = command.stdin(Stdio::null());
+    let mut rack = Process::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    drop((rack.0.stdout.take(), rack.0.stderr.take()));
+    let is_up = comes_true(|| place.to_rack("status").status.success());
+    assert!(is_up, "{:?}", rack.0.try_wait());
+    // An event, which the rack says.
+    place.does("remove a");
+    place.until("a", None);
+    place.status();
+    place.does("stop");
+    let status = rack.end().expect("it ends");
+    assert!(status.success(), "{status}");
 }
 
 /// What the rack has not answered, nor turned away.
