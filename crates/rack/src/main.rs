@@ -206,8 +206,8 @@ fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Renews three times within a lease, so that two datagrams may be lost; soon tries again what is
-/// refused.
+/// Renews a third into the lease, and says each renewal up to three times: so two datagrams may be
+/// lost, of a lease of 200 ms or more. Soon tries again what is refused.
 fn register(switch: SocketAddrV4, registration: &Registration) -> anyhow::Result<()> {
     let stop = told_to_end()?;
     let mut said = None;
@@ -249,13 +249,14 @@ fn start(path: &std::path::Path) -> anyhow::Result<()> {
     let mut published = Instant::now();
     let mut refusals = Refusals::default();
     while !stop.load(Ordering::Relaxed) && !control.serve(&mut rack) {
-        for event in refusals.bear(rack.tick(), warn)?.unwrap_or_default() {
-            say(&event);
-        }
+        // Before the tick: a renewal that waits is in time, however long this process stood still.
         if let Some(registrar) = &registrar {
             for event in registrar.serve(&mut rack) {
                 say(&event);
             }
+        }
+        for event in refusals.bear(rack.tick(), warn)?.unwrap_or_default() {
+            say(&event);
         }
         if let Some(exporter) = &exporter
             && published.elapsed() >= METRICS_AGE

@@ -372,6 +372,29 @@ fn a_registered_server_keeps_its_lease_when_it_is_opened_again() {
     place.until("z", None);
 }
 
+/// The switch's process stood still until the lease was over; the renewal waited for it.
+#[test]
+fn a_renewal_that_came_in_time_is_taken_before_leases_end() {
+    let test = "a_renewal_that_came_in_time_is_taken_before_leases_end";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let lease = Duration::from_secs(2);
+    let rack = start(&place, "generic", "['east']");
+    is_registered(&place, 3, LONG_MS);
+    is_registered(&place, 3, lease.as_millis() as u64);
+    rack.process.signal(Signal::STOP);
+    std::thread::scope(|scope| {
+        let renewing = scope.spawn(|| is_registered(&place, 3, LONG_MS));
+        std::thread::sleep(lease);
+        rack.process.signal(Signal::CONT);
+        renewing.join().unwrap();
+    });
+    place.does("stop");
+    let said = rack.ended();
+    assert!(!said.contains("expire"), "{said}");
+}
+
 /// Its kernel asks for the way to the switch by ARP, which tells the switch's kernel.
 #[test]
 fn a_server_that_comes_back_with_another_address_is_found() {
