@@ -275,14 +275,28 @@ INLINE struct activity *activity_of(__u32 server, __u32 type)
 	return bpf_map_lookup_elem(&activities, &at);
 }
 
+/* The time first: the control must not see a request unanswered with the time of an older one. */
 INLINE void sent_to(__u32 server, __u32 type)
 {
 	struct activity *activity = activity_of(server, type);
 
 	if (!activity)
 		return;
-	if (__sync_fetch_and_add(&activity->sent, 1) == activity->answered)
+	if (activity->sent == activity->answered)
 		activity->waiting_since = now();
+	__sync_fetch_and_add(&activity->sent, 1);
+}
+
+/* All that has been sent so far counts as answered. The time first, as another processor may send a
+ * request just now, which finds an older one unanswered. A processor that has seen fewer sent takes
+ * nothing back of what others have noted meanwhile. */
+INLINE void all_answered(struct activity *activity)
+{
+	__u64 answered = activity->answered, sent = activity->sent;
+
+	activity->waiting_since = now();
+	if (sent > answered)
+		__sync_val_compare_and_swap(&activity->answered, answered, sent);
 }
 
 INLINE void replied(__u32 server, __u32 type)
@@ -292,7 +306,7 @@ INLINE void replied(__u32 server, __u32 type)
 	if (!activity)
 		return;
 	__sync_fetch_and_add(&activity->replies, 1);
-	activity->answered = activity->sent;
+	all_answered(activity);
 }
 
 /* INT2. Of equal loads the last counts. Only a server that is open is known: one that drains still
@@ -732,7 +746,7 @@ int correct(struct xdp_md *context)
 			forget_load(key, server);
 		activity = type < TYPES ? activity_of(server, type) : 0;
 		if (activity)
-			activity->answered = activity->sent;
+			all_answered(activity);
 	}
 	if (told->lost)
 		write_off(server, told->lost);

@@ -91,7 +91,7 @@ struct activity {
 	__u64 sent;
 	__u64 replies;
 	__u64 answered;		/* how many had been sent when the last reply came */
-	__u64 waiting_since;	/* when the first of those after it was sent, in ns */
+	__u64 waiting_since;	/* when that was, or the first one after it was sent, in ns */
 };
 
 /* What the control has the program `correct` do with what is known of a server. */

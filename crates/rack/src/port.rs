@@ -54,7 +54,7 @@ impl Port {
         self.until = None;
     }
 
-    /// Looks at what has been done there by `now`, of the clock of `activity`.
+    /// Looks at what has been done there by `now` at the least, of the clock of `activity`.
     pub(crate) fn observe(
         &mut self,
         activity: &Activity,

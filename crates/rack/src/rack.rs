@@ -262,6 +262,8 @@ impl Rack {
     /// The same of the server with this number. An event is noted before the kernel could refuse
     /// what comes of it.
     fn look_after(&mut self, number: usize) -> Result<(), RackError> {
+        // A pause after it is no silence of the server's.
+        let asked = now();
         let activity = self.datapath.activity(number as u8)?;
         let (now, age) = (now(), self.age());
         let Some(member) = &mut self.members[number] else {
@@ -295,7 +297,7 @@ impl Rack {
             if member.is_closed() {
                 continue;
             }
-            let change = member.ports[of_type].observe(activity, now, &self.config.failure);
+            let change = member.ports[of_type].observe(activity, asked, &self.config.failure);
             let Some(change) = change else { continue };
             let words = match change {
                 Change::Failed => "has failed",

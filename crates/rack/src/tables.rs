@@ -181,7 +181,7 @@ pub struct Activity {
     pub replies: u64,
     /// How many had been sent when its last reply came.
     pub answered: u64,
-    /// When the first of those after it was sent, in nanoseconds of the kernel's clock.
+    /// When that was, or the first one after it was sent, in nanoseconds of the kernel's clock.
     pub waiting_since: u64,
 }
 

@@ -51,6 +51,32 @@ fn a_request_and_its_reply_go_there_and_back() {
     assert_eq!(switch.outstanding(40), 0);
 }
 
+/// Another processor may have seen an older request unanswered, and so told no time of its own.
+#[test]
+fn a_silence_begins_with_the_last_reply_or_the_request_after_it() {
+    let test = "a_silence_begins_with_the_last_reply_or_the_request_after_it";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &[2]) else {
+        return;
+    };
+    let known = |switch: &Switch| {
+        let of_type = switch.datapath.activity(2).unwrap()[1];
+        (of_type.unanswered(), of_type.waiting_since - NOW)
+    };
+    let requests = [(1, true), (2, true), (3, false), (4, false), (6, true)];
+    let expected = [(1, 1), (2, 1), (0, 3), (0, 4), (1, 6)];
+    for ((after, is_request), expected) in requests.into_iter().zip(expected) {
+        switch.inject(NOW + after, &[]);
+        match is_request {
+            true => assert_eq!(switch.serves(&shinjuku_request()), 2),
+            false => switch.answers(&shinjuku_reply(2)),
+        }
+        assert_eq!(known(&switch), expected, "after {after} ns");
+    }
+    switch.inject(NOW + 7, &[]);
+    switch.datapath.excuse(2).unwrap();
+    assert_eq!(known(&switch), (0, 7));
+}
+
 #[test]
 fn shinjukus_format_counts_what_is_outstanding() {
     let test = "shinjukus_format_counts_what_is_outstanding";
