@@ -17,11 +17,9 @@ use clap::{Parser, Subcommand};
 use shinjuku_rack::control::{Answer, Control, Order, command};
 use shinjuku_rack::exporter::Exporter;
 use shinjuku_rack::registration::{LONGEST_LEASE_MS, Registrar, Registration};
-use shinjuku_rack::{Config, Mac, Rack, RackError, ServerConfig, default_control};
+use shinjuku_rack::{Config, Mac, Rack, RackError, ServerConfig, TICK, default_control};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// How often commands and servers are looked at.
-const TICK: Duration = Duration::from_millis(20);
 /// How old metrics may be.
 const METRICS_AGE: Duration = Duration::from_secs(1);
 /// A rack ends when the kernel has refused so many ticks in a row: a second's.

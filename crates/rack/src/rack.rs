@@ -14,12 +14,14 @@ use crate::member::{End, Member, State};
 use crate::neighbour;
 use crate::port::{Change, Port};
 use crate::tables::{Cause, Members, SERVERS, ServerEntry, Station, TYPES, network_order};
-use crate::{Config, Format, Mac, Mode, RackError, ServerConfig};
+use crate::{Config, Format, Mac, Mode, RackError, ServerConfig, TableConfig};
 
 /// How often the control asks the kernel where a server is. The kernel itself forgets only slowly.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Buckets of the request table that are looked through for old entries at a time: some 0.1 ms.
 const SWEEP: u32 = 4096;
+/// How often [`Rack::tick`] is to be called.
+pub const TICK: Duration = Duration::from_millis(20);
 
 /// A rack at work. It ends with its value: the interfaces' packets are all the kernel's again.
 #[derive(Debug)]
@@ -231,18 +233,18 @@ impl Rack {
     }
 
     /// The server gets no further requests, and is forgotten when the entries of those that it has
-    /// must have aged.
+    /// must have aged and been freed.
     ///
     /// # Errors
     /// If there is no such server.
     pub fn remove(&mut self, name: &str) -> Result<(), RackError> {
-        let until = now() + self.age();
+        let until = now() + longest_entry(&self.config.table);
         self.member(name)?.remove(until);
         self.open_members()
     }
 
     /// Looks for servers that fail, return or are gone, and for requests that have been lost; to be
-    /// called several times within `failure.silence_ms`. Returns what happened, in words.
+    /// called every [`TICK`]. Returns what happened, in words.
     ///
     /// # Errors
     /// If the kernel refuses. The next tick makes up for it, and returns what this one found.
@@ -272,7 +274,7 @@ impl Rack {
         let name = member.config.name.clone();
         match member.end(now) {
             Some(End::Expired) => {
-                member.remove(now + age);
+                member.remove(now + longest_entry(&self.config.table));
                 self.events
                     .push(format!("server {name} has let its lease expire"));
             }
@@ -396,6 +398,14 @@ fn entry(address: Ipv4Addr, station: Station) -> ServerEntry {
     }
 }
 
+/// How long an entry that gets no reply can stay in the request table: it ages, and then waits for
+/// the sweep. Two rounds of that, as ticks come late. Before that the server's number must not be
+/// another's, whose count would be one less for each entry that is freed.
+fn longest_entry(table: &TableConfig) -> Duration {
+    let round = TICK * table.buckets.div_ceil(SWEEP);
+    Duration::from_millis(table.age_ms) + 2 * round
+}
+
 /// The time on the clock that the program reads.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
@@ -479,5 +489,19 @@ impl fmt::Display for Status {
             .map(|(cause, count)| format!("{count} {cause}"))
             .collect();
         write!(f, "packets: {}", causes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_stays_for_its_age_and_two_rounds_of_the_sweep() {
+        let longest = |buckets, age_ms| longest_entry(&TableConfig { buckets, age_ms }).as_millis();
+        assert_eq!(longest(1, 50), 50 + 2 * 20);
+        assert_eq!(longest(4096, 50), 50 + 2 * 20);
+        assert_eq!(longest(8192, 1000), 1000 + 2 * 40);
+        assert_eq!(longest(1 << 20, 1000), 1000 + 2 * 256 * 20);
     }
 }

@@ -291,6 +291,28 @@ fn a_silent_client_keeps_no_other_waiting() {
     rack.ended();
 }
 
+/// Old entries of a large table wait for the sweep; until then they lead to the server's number.
+#[test]
+fn a_removed_server_is_there_until_the_table_has_been_swept() {
+    let test = "a_removed_server_is_there_until_the_table_has_been_swept";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("buckets = 16", "buckets = 65536")).unwrap();
+    let start = &mut place.prepare(&format!("start {path}"));
+    let _rack = Server::start(start, "ready").unwrap();
+    let removed = Instant::now();
+    place.does("remove a");
+    place.until("a", None);
+    let after = removed.elapsed();
+    assert!(
+        after >= Duration::from_millis(50 + 2 * 16 * 20),
+        "{after:?}"
+    );
+}
+
 /// A lease, or an age, that no test outlives.
 const LONG_MS: u64 = 3_600_000;
 
