@@ -261,6 +261,34 @@ fn a_server_that_drains_keeps_its_requests_and_gets_no_others() {
 }
 
 #[test]
+fn the_last_server_of_a_type_keeps_its_requests_when_it_drains() {
+    let test = "the_last_server_of_a_type_keeps_its_requests_when_it_drains";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &[2]) else {
+        return;
+    };
+    assert_eq!(switch.serves(&request(1)), 2);
+    switch.open(&[]);
+    for frame in [following(1), request(1)] {
+        assert_eq!(switch.serves_counting(&frame), (2, vec![Cause::Affine]));
+    }
+    for frame in [request(2), following(3), shinjuku_request()] {
+        switch.passes(&frame, Cause::NoServer);
+    }
+    switch.answers(&reply(2, 1, 0));
+    switch.passes(&following(1), Cause::NoServer);
+    assert_eq!((switch.outstanding(2), switch.entries()), (0, 0));
+
+    // One that has been removed keeps none.
+    switch.open(&[2]);
+    assert_eq!(switch.serves(&request(4)), 2);
+    switch.open(&[]);
+    let none = ServerEntry::default();
+    switch.datapath.set_server(2, &none).unwrap();
+    switch.passes(&following(4), Cause::NoServer);
+    assert_eq!((switch.outstanding(2), switch.entries()), (0, 0));
+}
+
+#[test]
 fn a_removed_servers_requests_go_to_another() {
     let test = "a_removed_servers_requests_go_to_another";
     let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &SERVERS) else {
