@@ -30,7 +30,7 @@ enum cause {
 	FRAGMENT,	/* to the rack, in fragments: the kernel's */
 	BAD_LENGTH,	/* its headers tell lengths that it does not have: the kernel's */
 	NOT_THE_FORMAT,	/* no request, or no reply, in its port's format: the kernel's */
-	NO_SERVER,	/* no server is open for its type: the kernel's */
+	NO_SERVER,	/* no server is open for its type, nor has any its request: the kernel's */
 	UNKNOWN_CLIENT,	/* a reply to a client that sent nothing so far: the kernel's */
 	NO_PORT,	/* its interface is not one of the rack's: dropped */
 	AFFINE,		/* also a REQUEST: went where its request's first packet had gone */

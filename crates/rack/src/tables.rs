@@ -257,7 +257,7 @@ pub enum Cause {
     BadLength,
     /// Not in its port's format; the kernel's.
     NotTheFormat,
-    /// No server is open for its type; the kernel's.
+    /// No server is open for its type, nor has any its request; the kernel's.
     NoServer,
     /// A reply to a client that has sent nothing so far; the kernel's.
     UnknownClient,
