@@ -225,7 +225,8 @@ fn entries_age_and_lost_replies_leak_nothing() {
     assert_eq!(switch.serves_counting(&request(7)), (40, vec![Cause::Aged]));
 }
 
-/// Another processor's clock was later, or it noted the entry after this one had asked for the time.
+/// Another processor's clock was later, or it noted the entry after this one had asked for the
+/// time.
 #[test]
 fn an_entry_of_the_next_tick_is_not_old() {
     let test = "an_entry_of_the_next_tick_is_not_old";
