@@ -24,12 +24,18 @@ const FLAGS: [&str; 8] = [
     "-I/usr/include/x86_64-linux-gnu",
 ];
 
+/// Needs the newest of libbpf's declarations that the program needs.
+const PROBE: &str = "#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+long probe(void) { return bpf_loop(1, 0, 0, 0); }
+";
+
 fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let directory = std::env::var("OUT_DIR").expect("cargo sets it");
     let object = Path::new(&directory).join("rack.o");
-    let without = match compiler() {
+    let without = match compiler(Path::new(&directory)) {
         Ok(clang) => {
             compile(&clang, &object);
             String::new()
@@ -43,7 +49,7 @@ fn main() {
 }
 
 /// A clang that finds libbpf's headers; or what is missing, in words.
-fn compiler() -> Result<String, String> {
+fn compiler(directory: &Path) -> Result<String, String> {
     let asked = std::env::var("CLANG").ok();
     let mut candidates = asked.map_or_else(
         || vec!["clang".to_owned(), "clang-14".to_owned()],
@@ -54,15 +60,17 @@ fn compiler() -> Result<String, String> {
         version.is_ok_and(|output| output.status.success())
     });
     let clang = candidates.into_iter().next().ok_or("clang is missing")?;
+    let probe = directory.join("probe.c");
+    std::fs::write(&probe, PROBE).expect("cargo's directory can be written to");
     let headers = Command::new(&clang)
         .args(FLAGS)
-        .args(["-include", "linux/bpf.h", "-include", "bpf/bpf_helpers.h"])
-        .args(["-fsyntax-only", "-x", "c", "/dev/null"])
+        .arg("-fsyntax-only")
+        .arg(&probe)
         .output();
     if headers.is_ok_and(|output| output.status.success()) {
         Ok(clang)
     } else {
-        Err("libbpf's headers are missing (Debian: libbpf-dev)".to_owned())
+        Err("libbpf's headers are missing, or older than 0.7 (Debian: libbpf-dev)".to_owned())
     }
 }
 

@@ -275,14 +275,28 @@ INLINE struct activity *activity_of(__u32 server, __u32 type)
 	return bpf_map_lookup_elem(&activities, &at);
 }
 
+/* The time first: the control must not see a request unanswered with the time of an older one. */
 INLINE void sent_to(__u32 server, __u32 type)
 {
 	struct activity *activity = activity_of(server, type);
 
 	if (!activity)
 		return;
-	if (__sync_fetch_and_add(&activity->sent, 1) == activity->answered)
+	if (activity->sent == activity->answered)
 		activity->waiting_since = now();
+	__sync_fetch_and_add(&activity->sent, 1);
+}
+
+/* All that has been sent so far counts as answered. The time first, as another processor may send a
+ * request just now, which finds an older one unanswered. A processor that has seen fewer sent takes
+ * nothing back of what others have noted meanwhile. */
+INLINE void all_answered(struct activity *activity)
+{
+	__u64 answered = activity->answered, sent = activity->sent;
+
+	activity->waiting_since = now();
+	if (sent > answered)
+		__sync_val_compare_and_swap(&activity->answered, answered, sent);
 }
 
 INLINE void replied(__u32 server, __u32 type)
@@ -292,7 +306,7 @@ INLINE void replied(__u32 server, __u32 type)
 	if (!activity)
 		return;
 	__sync_fetch_and_add(&activity->replies, 1);
-	activity->answered = activity->sent;
+	all_answered(activity);
 }
 
 /* INT2. Of equal loads the last counts. Only a server that is open is known: one that drains still
@@ -341,10 +355,14 @@ INLINE __u32 tick(void)
 	return now() >> 20 & 0xffffff;
 }
 
+/* By how much an entry's tick may be later than the one that it is compared with, in ticks: 4.3 s.
+ * A processor asks for the tick before it reads the entries, and another may note one meanwhile. */
+#define AHEAD 4096
+
 /* The clock wraps after five hours; so the difference is taken modulo its length. */
 INLINE int is_old(__u64 entry, __u32 tick)
 {
-	return ((tick - (entry >> 8)) & 0xffffff) >= settings.age;
+	return ((tick - (entry >> 8) + AHEAD) & 0xffffff) >= settings.age + AHEAD;
 }
 
 /* What identifies a request: its client's address and port, its numbers and its type. */
@@ -485,31 +503,49 @@ INLINE void learn(const struct packet *packet, __u32 interface)
 		bpf_map_update_elem(&clients, &address, &station, BPF_ANY);
 }
 
-/* The server for a packet of RackSched's format.
- *
- * The first packet chooses and is noted. A later one that comes before it does not know the load
- * that the choice would see; so a hash chooses, which is noted for the first one, and which is the
- * same where the table was full. */
-INLINE __u32 affine(const volatile struct request_type *type, const struct members *members,
-		    struct loads *loads, __u64 hash, __u64 flow, int follows)
+/* The server that the table has for a request, or NONE. */
+INLINE __u32 found(struct bucket *bucket, __u32 tag, __u32 at)
 {
-	__u32 tag = hash >> 32, at = tick(), server, by_hash, noted_now;
-	struct bucket *bucket = bucket_of(hash);
+	__u32 server = noted(bucket, tag, at);
 	struct server *known;
 
+	if (server == NONE)
+		return NONE;
+	known = bpf_map_lookup_elem(&servers, &server);
+	if (known && known->address) {
+		count(AFFINE);
+		return server;
+	}
+	/* The server has been removed since. */
+	forget(bucket, tag);
+	return NONE;
+}
+
+/* The server for a packet of RackSched's format, or NONE.
+ *
+ * The table first: a server that is closed keeps its requests, though no other is open. A request's
+ * first packet chooses and is noted. A later one that comes before it does not know the load that
+ * the choice would see; so a hash chooses, which is noted for the first one, and which is the same
+ * where the table was full. */
+INLINE __u32 affine(const volatile struct request_type *type, __u32 number, __u64 hash, __u64 flow,
+		    int follows)
+{
+	__u32 tag = hash >> 32, at = tick(), server = NONE, by_hash, noted_now;
+	struct bucket *bucket = bucket_of(hash);
+	struct members *members;
+	struct loads *loads;
+
+	if (bucket)
+		server = found(bucket, tag, at);
+	if (server != NONE)
+		return server;
+	members = members_of(number);
+	loads = loads_of(number, type->load_info);
+	if (!members || !loads)
+		return NONE;
 	by_hash = in_slot(members, spread(hash, members->slots));
 	if (!bucket)
 		return by_hash;
-	server = noted(bucket, tag, at);
-	if (server != NONE) {
-		known = bpf_map_lookup_elem(&servers, &server);
-		if (known && known->address) {
-			count(AFFINE);
-			return server;
-		}
-		/* The server has been removed since. */
-		forget(bucket, tag);
-	}
 	server = follows ? by_hash : choose(type, members, loads, flow);
 	noted_now = note(bucket, tag, at, server);
 	if (noted_now != NONE)
@@ -518,30 +554,40 @@ INLINE __u32 affine(const volatile struct request_type *type, const struct membe
 	return by_hash;
 }
 
+/* The server for a packet of Shinjuku's format, or NONE: each is a request of its own. */
+INLINE __u32 counted(const volatile struct request_type *type, __u32 number, __u64 flow)
+{
+	struct members *members = members_of(number);
+	struct loads *loads = loads_of(number, type->load_info);
+	__u32 server;
+
+	if (!members || !loads)
+		return NONE;
+	server = choose(type, members, loads, flow);
+	one_more(server);
+	return server;
+}
+
 INLINE int request(struct packet *packet, __u32 number, __u32 interface)
 {
 	const volatile struct request_type *type = &settings.types[number];
-	struct members *members = members_of(number);
-	struct loads *loads = loads_of(number, type->load_info);
 	__u64 flow = (__u64)packet->ip->saddr << 16 | packet->udp->source;
 	const __u8 *header = packet->payload;
 	__u32 server;
 	struct server *chosen;
 	__u8 kind = header[KIND];
 
-	if (type->format == RACKSCHED && kind != IS_REQUEST && kind != IS_FOLLOWING)
-		return to_kernel(NOT_THE_FORMAT);
-	if (!members || !loads)
-		return to_kernel(NO_SERVER);
 	if (type->format == RACKSCHED) {
 		__u64 hash = request_hash(packet->ip->saddr, packet->udp->source, header, number);
 
-		server = affine(type, members, loads, hash, flow, kind == IS_FOLLOWING);
+		if (kind != IS_REQUEST && kind != IS_FOLLOWING)
+			return to_kernel(NOT_THE_FORMAT);
+		server = affine(type, number, hash, flow, kind == IS_FOLLOWING);
 	} else {
 		kind = IS_REQUEST;
-		server = choose(type, members, loads, flow);
-		one_more(server);
+		server = counted(type, number, flow);
 	}
+	/* There is none with the number NONE. */
 	chosen = bpf_map_lookup_elem(&servers, &server);
 	if (!chosen || !chosen->address)
 		return to_kernel(NO_SERVER);
@@ -728,7 +774,7 @@ int correct(struct xdp_md *context)
 			forget_load(key, server);
 		activity = type < TYPES ? activity_of(server, type) : 0;
 		if (activity)
-			activity->answered = activity->sent;
+			all_answered(activity);
 	}
 	if (told->lost)
 		write_off(server, told->lost);

@@ -30,7 +30,7 @@ enum cause {
 	FRAGMENT,	/* to the rack, in fragments: the kernel's */
 	BAD_LENGTH,	/* its headers tell lengths that it does not have: the kernel's */
 	NOT_THE_FORMAT,	/* no request, or no reply, in its port's format: the kernel's */
-	NO_SERVER,	/* no server is open for its type: the kernel's */
+	NO_SERVER,	/* no server is open for its type, nor has any its request: the kernel's */
 	UNKNOWN_CLIENT,	/* a reply to a client that sent nothing so far: the kernel's */
 	NO_PORT,	/* its interface is not one of the rack's: dropped */
 	AFFINE,		/* also a REQUEST: went where its request's first packet had gone */
@@ -91,7 +91,7 @@ struct activity {
 	__u64 sent;
 	__u64 replies;
 	__u64 answered;		/* how many had been sent when the last reply came */
-	__u64 waiting_since;	/* when the first of those after it was sent, in ns */
+	__u64 waiting_since;	/* when that was, or the first one after it was sent, in ns */
 };
 
 /* What the control has the program `correct` do with what is known of a server. */

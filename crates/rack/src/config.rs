@@ -79,7 +79,8 @@ pub struct FailureConfig {
     /// How many requests it has been sent meanwhile, at the least; 1 or more.
     pub requests: u64,
     /// After how long it is tried again, in milliseconds; each time that fails, twice as long, up
-    /// to 64 times. A reply brings it back at once. 0: it is not tried again.
+    /// to 64 times. A trial fails as soon as so many requests are unanswered, without a silence. A
+    /// reply brings it back at once. 0: it is not tried again.
     pub retry_ms: u64,
 }
 

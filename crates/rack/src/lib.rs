@@ -50,4 +50,4 @@ pub use config::{
 pub use datapath::Mode;
 pub use error::RackError;
 pub use member::State;
-pub use rack::{Rack, ServerStatus, Status};
+pub use rack::{Rack, ServerStatus, Status, TICK};

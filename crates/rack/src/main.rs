@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,13 +17,13 @@ use clap::{Parser, Subcommand};
 use shinjuku_rack::control::{Answer, Control, Order, command};
 use shinjuku_rack::exporter::Exporter;
 use shinjuku_rack::registration::{LONGEST_LEASE_MS, Registrar, Registration};
-use shinjuku_rack::{Config, Mac, Rack, ServerConfig, default_control};
+use shinjuku_rack::{Config, Mac, Rack, RackError, ServerConfig, TICK, default_control};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// How often commands and servers are looked at.
-const TICK: Duration = Duration::from_millis(20);
 /// How old metrics may be.
 const METRICS_AGE: Duration = Duration::from_secs(1);
+/// A rack ends when the kernel has refused so many ticks in a row: a second's.
+const MOST_REFUSED: u32 = 50;
 
 /// A rack of servers that looks like one: requests scheduled by the kernel's XDP.
 #[derive(Parser)]
@@ -117,10 +119,20 @@ fn main() -> ExitCode {
     match run(Line::parse().task) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("shinjuku-rack: {error:#}");
+            warn(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says something of a rack or a server that goes on, whether or not anybody listens.
+fn say(words: &impl Display) {
+    let _ = writeln!(io::stdout(), "{words}");
+}
+
+/// The same of what is wrong.
+fn warn(words: &str) {
+    let _ = writeln!(io::stderr(), "shinjuku-rack: {words}");
 }
 
 fn run(task: Task) -> anyhow::Result<()> {
@@ -172,9 +184,10 @@ fn run(task: Task) -> anyhow::Result<()> {
 }
 
 fn status(at: &At, json: bool) -> anyhow::Result<()> {
+    let mut output = io::stdout();
     match command(&at.control, &Order::Status)? {
-        Answer::Status(status) if json => println!("{}", serde_json::to_string(&status)?),
-        Answer::Status(status) => println!("{status}"),
+        Answer::Status(status) if json => writeln!(output, "{}", serde_json::to_string(&status)?)?,
+        Answer::Status(status) => writeln!(output, "{status}")?,
         Answer::Refused(why) => bail!(why),
         Answer::Done => bail!("the rack answered something else"),
     }
@@ -191,8 +204,8 @@ fn told_to_end() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Renews three times within a lease, so that two datagrams may be lost; soon tries again what is
-/// refused.
+/// Renews a third into the lease, and says each renewal up to three times: so two datagrams may be
+/// lost, of a lease of 200 ms or more. Soon tries again what is refused.
 fn register(switch: SocketAddrV4, registration: &Registration) -> anyhow::Result<()> {
     let stop = told_to_end()?;
     let mut said = None;
@@ -202,7 +215,7 @@ fn register(switch: SocketAddrV4, registration: &Registration) -> anyhow::Result
             Err(error) => (error.to_string(), 200),
         };
         if said.as_ref() != Some(&state) {
-            println!("{state}");
+            say(&state);
             said = Some(state);
         }
         let until = Instant::now() + Duration::from_millis(wait);
@@ -224,30 +237,89 @@ fn start(path: &std::path::Path) -> anyhow::Result<()> {
     let registrar = config.registration.as_ref().map(Registrar::listen);
     let registrar = registrar.transpose()?;
     let exporter = config.metrics.map(Exporter::listen).transpose()?;
-    let mut rack = Rack::start(config, |warning| eprintln!("shinjuku-rack: {warning}"))?;
-    println!("{}", rack.status()?);
+    let mut rack = Rack::start(config, warn)?;
+    say(&rack.status()?);
     if let Some(exporter) = &exporter {
         exporter.publish(&rack.status()?);
-        println!("metrics at http://{}/metrics", exporter.address());
+        say(&format!("metrics at http://{}/metrics", exporter.address()));
     }
-    println!("ready");
+    say(&"ready");
     let mut published = Instant::now();
+    let mut refusals = Refusals::default();
     while !stop.load(Ordering::Relaxed) && !control.serve(&mut rack) {
-        let mut events = rack.tick()?;
+        // Before the tick: a renewal that waits is in time, however long this process stood still.
         if let Some(registrar) = &registrar {
-            events.extend(registrar.serve(&mut rack));
+            for event in registrar.serve(&mut rack) {
+                say(&event);
+            }
         }
-        for event in events {
-            println!("{event}");
+        for event in refusals.bear(rack.tick(), warn)?.unwrap_or_default() {
+            say(&event);
         }
         if let Some(exporter) = &exporter
             && published.elapsed() >= METRICS_AGE
         {
-            exporter.publish(&rack.status()?);
+            match rack.status() {
+                Ok(status) => exporter.publish(&status),
+                Err(error) => warn(&error.to_string()),
+            }
             published = Instant::now();
         }
         thread::sleep(TICK);
     }
-    println!("{}", rack.status()?);
+    say(&rack.status()?);
     Ok(())
+}
+
+/// Ticks in a row that the kernel has refused. One that is out of memory for a moment must not end
+/// a rack whose packets it leads all the same.
+#[derive(Default)]
+struct Refusals(u32);
+
+impl Refusals {
+    /// What a tick returned; `None`: it was refused, and that has been said by `warn`.
+    fn bear<T>(
+        &mut self,
+        tick: Result<T, RackError>,
+        warn: impl FnOnce(&str),
+    ) -> Result<Option<T>, RackError> {
+        match tick {
+            Ok(result) => {
+                self.0 = 0;
+                Ok(Some(result))
+            }
+            Err(error) if self.0 + 1 < MOST_REFUSED => {
+                self.0 += 1;
+                warn(&error.to_string());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_tick_is_borne_unless_all_are_refused() {
+        let mut refusals = Refusals::default();
+        let mut said = 0;
+        let mut refuse = |refusals: &mut Refusals| {
+            let refused = Err::<(), _>(RackError::Server("no memory".to_owned()));
+            refusals.bear(refused, |_| said += 1)
+        };
+        for _ in 0..3 {
+            for _ in 1..MOST_REFUSED {
+                assert_eq!(refuse(&mut refusals).unwrap(), None);
+            }
+            assert_eq!(refusals.bear(Ok(()), warn).unwrap(), Some(()));
+        }
+        for _ in 1..MOST_REFUSED {
+            refuse(&mut refusals).unwrap();
+        }
+        refuse(&mut refusals).unwrap_err();
+        assert_eq!(said, 4 * (MOST_REFUSED - 1));
+    }
 }

@@ -8,7 +8,7 @@
 //!       |                          |
 //!       +-----> leaving <----------+
 //!               told to be removed, or its lease is over; gone when its requests' entries have
-//!               aged
+//!               left the table
 //! ```
 //!
 //! Only an open server gets requests, and of those types only whose ports answer

@@ -7,6 +7,10 @@
 //!      ^                            |
 //!      +-- a reply, or the retry ---+
 //! ```
+//!
+//! One that is tried again is on trial until it replies: it has failed as soon as enough requests
+//! are unanswered, however short the silence. Its load is forgotten, so it may be the one that all
+//! requests go to. A trial that ends too early costs little, as the late reply opens the port.
 
 use std::time::Duration;
 
@@ -50,7 +54,7 @@ impl Port {
         self.until = None;
     }
 
-    /// Looks at what has been done there by `now`, of the clock of `activity`.
+    /// Looks at what has been done there by `now` at the least, of the clock of `activity`.
     pub(crate) fn observe(
         &mut self,
         activity: &Activity,
@@ -64,8 +68,9 @@ impl Port {
             }
             let waiting_since = Duration::from_nanos(activity.waiting_since);
             let silence = now.saturating_sub(waiting_since);
+            let is_on_trial = self.failures > 0;
             let is_silent = activity.unanswered() >= config.requests
-                && silence >= Duration::from_millis(config.silence_ms);
+                && (is_on_trial || silence >= Duration::from_millis(config.silence_ms));
             return is_silent.then(|| self.fail(activity, now, config));
         }
         let is_over = self.until.is_some_and(|until| now >= until);
@@ -198,6 +203,23 @@ mod tests {
         port.observe(&activity(6, 3, 0), at(now + 1000), &never);
         let much_later = port.observe(&activity(6, 3, 0), at(1 << 40), &never);
         assert_eq!(much_later, None);
+    }
+
+    /// It may be dead still, and its load is forgotten: it must not take requests for a silence.
+    #[test]
+    fn a_port_on_trial_fails_at_once_and_a_late_reply_ends_the_trial() {
+        let mut port = Port::default();
+        port.observe(&activity(5, 3, 0), at(100), &CONFIG);
+        let retried = port.observe(&activity(5, 3, 0), at(150), &CONFIG);
+        assert_eq!(retried, Some(Change::Retried));
+        assert_eq!(port.observe(&activity(5, 2, 150), at(151), &CONFIG), None);
+        let failed = port.observe(&activity(5, 3, 150), at(152), &CONFIG);
+        assert_eq!(failed, Some(Change::Failed));
+        let returned = port.observe(&activity(6, 0, 150), at(153), &CONFIG);
+        assert_eq!(returned, Some(Change::Returned));
+        assert_eq!(port.observe(&activity(6, 9, 153), at(252), &CONFIG), None);
+        let failed = port.observe(&activity(6, 9, 153), at(253), &CONFIG);
+        assert_eq!(failed, Some(Change::Failed));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ use crate::member::{End, Member, State};
 use crate::neighbour;
 use crate::port::{Change, Port};
 use crate::tables::{Cause, Members, SERVERS, ServerEntry, Station, TYPES, network_order};
-use crate::{Config, Format, Mac, Mode, RackError, ServerConfig};
+use crate::{Config, Format, Mac, Mode, RackError, ServerConfig, TableConfig};
 
 /// How often the control asks the kernel where a server is. The kernel itself forgets only slowly.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Buckets of the request table that are looked through for old entries at a time: some 0.1 ms.
 const SWEEP: u32 = 4096;
+/// How often [`Rack::tick`] is to be called.
+pub const TICK: Duration = Duration::from_millis(20);
 
 /// A rack at work. It ends with its value: the interfaces' packets are all the kernel's again.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub struct Rack {
     datapath: Datapath,
     /// The members, each at the number that the program has for it.
     members: Vec<Option<Member>>,
+    /// What ticks have found and not returned so far, as the kernel refused something after it.
+    events: Vec<String>,
     /// How the interfaces run the program.
     mode: Mode,
 }
@@ -42,6 +47,7 @@ impl Rack {
         let mut rack = Self {
             datapath: Datapath::load(&config.settings())?,
             members: (0..SERVERS).map(|_| None).collect(),
+            events: Vec::new(),
             mode: Mode::Auto,
             config,
         };
@@ -131,17 +137,17 @@ impl Rack {
         }
         member.lease = Some(now() + lease);
         let has_failed = member.ports.iter().any(Port::has_failed);
-        if is_other {
-            self.open_members()?;
-        }
         if has_failed {
             events.extend(self.look_again(number)?);
+        }
+        if !events.is_empty() {
+            self.open_members()?;
         }
         Ok(events)
     }
 
     /// Asks the kernel where a server is. One that is elsewhere is tried at once where it had
-    /// failed. Returns that in words, if it is so.
+    /// failed. Returns that in words, if it is so; then the members are to be opened.
     fn look_again(&mut self, number: usize) -> Result<Option<String>, RackError> {
         let Some(member) = &mut self.members[number] else {
             return Ok(None);
@@ -152,9 +158,9 @@ impl Rack {
         let Some(station) = found.ok().filter(|station| *station != member.station) else {
             return Ok(None);
         };
-        member.station = station;
         let entry = entry(member.config.address, station);
         self.datapath.set_server(number as u8, &entry)?;
+        member.station = station;
         for (of_type, port) in member.ports.iter_mut().enumerate() {
             if port.has_failed() {
                 self.datapath.forget_type(number as u8, of_type)?;
@@ -162,7 +168,6 @@ impl Rack {
             }
         }
         let event = format!("server {} has another station", member.config.name);
-        self.open_members()?;
         Ok(Some(event))
     }
 
@@ -228,37 +233,39 @@ impl Rack {
     }
 
     /// The server gets no further requests, and is forgotten when the entries of those that it has
-    /// must have aged.
+    /// must have aged and been freed.
     ///
     /// # Errors
     /// If there is no such server.
     pub fn remove(&mut self, name: &str) -> Result<(), RackError> {
-        let until = now() + self.age();
+        let until = now() + longest_entry(&self.config.table);
         self.member(name)?.remove(until);
         self.open_members()
     }
 
     /// Looks for servers that fail, return or are gone, and for requests that have been lost; to be
-    /// called several times within `failure.silence_ms`. Returns what happened, in words.
+    /// called every [`TICK`]. Returns what happened, in words.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses. The next tick makes up for it, and returns what this one found.
     pub fn tick(&mut self) -> Result<Vec<String>, RackError> {
-        let mut events = Vec::new();
         for number in 0..SERVERS {
             if self.members[number].is_some() {
-                self.look_after(number, &mut events)?;
+                self.look_after(number)?;
             }
         }
         self.datapath.sweep(self.config.table.buckets.min(SWEEP))?;
-        if !events.is_empty() {
+        if !self.events.is_empty() {
             self.open_members()?;
         }
-        Ok(events)
+        Ok(mem::take(&mut self.events))
     }
 
-    /// The same of the server with this number.
-    fn look_after(&mut self, number: usize, events: &mut Vec<String>) -> Result<(), RackError> {
+    /// The same of the server with this number. An event is noted before the kernel could refuse
+    /// what comes of it.
+    fn look_after(&mut self, number: usize) -> Result<(), RackError> {
+        // A pause after it is no silence of the server's.
+        let asked = now();
         let activity = self.datapath.activity(number as u8)?;
         let (now, age) = (now(), self.age());
         let Some(member) = &mut self.members[number] else {
@@ -267,14 +274,15 @@ impl Rack {
         let name = member.config.name.clone();
         match member.end(now) {
             Some(End::Expired) => {
-                member.remove(now + age);
-                events.push(format!("server {name} has let its lease expire"));
+                member.remove(now + longest_entry(&self.config.table));
+                self.events
+                    .push(format!("server {name} has let its lease expire"));
             }
             Some(End::Gone) => {
-                self.members[number] = None;
                 let none = ServerEntry::default();
                 self.datapath.set_server(number as u8, &none)?;
-                events.push(format!("server {name} is gone"));
+                self.members[number] = None;
+                self.events.push(format!("server {name} is gone"));
                 return Ok(());
             }
             None => {}
@@ -291,21 +299,23 @@ impl Rack {
             if member.is_closed() {
                 continue;
             }
-            let change = member.ports[of_type].observe(activity, now, &self.config.failure);
+            let change = member.ports[of_type].observe(activity, asked, &self.config.failure);
+            let Some(change) = change else { continue };
             let words = match change {
-                None => continue,
-                Some(Change::Failed) => "has failed",
-                Some(Change::Returned) => "replies again",
-                Some(Change::Retried) => {
-                    self.datapath.forget_type(number as u8, of_type)?;
-                    is_due = true;
-                    "is tried again"
-                }
+                Change::Failed => "has failed",
+                Change::Returned => "replies again",
+                Change::Retried => "is tried again",
             };
-            events.push(format!("server {name} {words} for {}", config.name));
+            let event = format!("server {name} {words} for {}", config.name);
+            self.events.push(event);
+            if change == Change::Retried {
+                is_due = true;
+                self.datapath.forget_type(number as u8, of_type)?;
+            }
         }
         if is_due {
-            events.extend(self.look_again(number)?);
+            let event = self.look_again(number)?;
+            self.events.extend(event);
         }
         Ok(())
     }
@@ -386,6 +396,14 @@ fn entry(address: Ipv4Addr, station: Station) -> ServerEntry {
         address: network_order(address),
         station,
     }
+}
+
+/// How long an entry that gets no reply can stay in the request table: it ages, and then waits for
+/// the sweep. Two rounds of that, as ticks come late. Before that the server's number must not be
+/// another's, whose count would be one less for each entry that is freed.
+fn longest_entry(table: &TableConfig) -> Duration {
+    let round = TICK * table.buckets.div_ceil(SWEEP);
+    Duration::from_millis(table.age_ms) + 2 * round
 }
 
 /// The time on the clock that the program reads.
@@ -471,5 +489,19 @@ impl fmt::Display for Status {
             .map(|(cause, count)| format!("{count} {cause}"))
             .collect();
         write!(f, "packets: {}", causes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_stays_for_its_age_and_two_rounds_of_the_sweep() {
+        let longest = |buckets, age_ms| longest_entry(&TableConfig { buckets, age_ms }).as_millis();
+        assert_eq!(longest(1, 50), 50 + 2 * 20);
+        assert_eq!(longest(4096, 50), 50 + 2 * 20);
+        assert_eq!(longest(8192, 1000), 1000 + 2 * 40);
+        assert_eq!(longest(1 << 20, 1000), 1000 + 2 * 256 * 20);
     }
 }

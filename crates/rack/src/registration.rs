@@ -21,8 +21,10 @@ use crate::{Rack, RackError, ServerConfig};
 const BATCH: usize = 64;
 /// The longest message, in bytes.
 const LONGEST: usize = 4096;
-/// How long the switch may take to answer, and how often it is asked: a datagram may be lost.
+/// How long the switch may take to answer, at the most and at the least, and how often it is asked:
+/// a datagram may be lost.
 const PATIENCE: Duration = Duration::from_secs(1);
+const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 const TRIES: u32 = 3;
 /// The longest lease: a day.
 pub const LONGEST_LEASE_MS: u64 = 86_400_000;
@@ -96,12 +98,13 @@ impl Registration {
     /// Registers this host's server at the switch that listens at `switch`, or renews the lease.
     ///
     /// # Errors
-    /// If the switch refuses, or does not answer three times within a second each.
+    /// If the switch refuses, or does not answer three times: within a second each, or a quarter of
+    /// the lease if that is less, but 50 ms at least.
     pub fn send(&self, switch: SocketAddrV4) -> Result<(), RackError> {
         let exchange = || {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             socket.connect(switch)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(self.patience()))?;
             let (said, mut answer) = (serde_json::to_vec(self)?, [0; LONGEST]);
             let mut late = ErrorKind::TimedOut.into();
             for _ in 0..TRIES {
@@ -121,6 +124,16 @@ impl Registration {
             Answer::Refused(why) => Err(RackError::Server(why)),
             Answer::Done | Answer::Status(_) => Ok(()),
         }
+    }
+
+    /// How long it waits for an answer: all tries of a renewal must fit into what a third of the
+    /// lease leaves. A server that leaves has no lease to lose.
+    fn patience(&self) -> Duration {
+        if self.lease_ms == 0 {
+            return PATIENCE;
+        }
+        let quarter = Duration::from_millis(self.lease_ms) / 4;
+        quarter.clamp(LEAST_PATIENCE, PATIENCE)
     }
 }
 
@@ -242,6 +255,26 @@ mod tests {
             server.join().unwrap().unwrap();
         });
         assert_eq!(said[0], said[1]);
+    }
+
+    #[test]
+    fn a_renewal_may_be_lost_twice_within_its_lease() {
+        let patience = |lease_ms| {
+            let registration = Registration {
+                name: "z".to_owned(),
+                workers: 1,
+                types: None,
+                lease_ms,
+            };
+            registration.patience()
+        };
+        for lease_ms in [200, 300, 1000, 3000, 60_000, LONGEST_LEASE_MS] {
+            let lease = Duration::from_millis(lease_ms);
+            let third_try = lease / 3 + patience(lease_ms) * 2;
+            assert!(third_try < lease, "{third_try:?} of {lease:?}");
+        }
+        assert_eq!(patience(100), LEAST_PATIENCE);
+        assert_eq!([0, 4000, 60_000].map(patience), [PATIENCE; 3]);
     }
 
     #[test]

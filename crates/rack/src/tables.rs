@@ -181,7 +181,7 @@ pub struct Activity {
     pub replies: u64,
     /// How many had been sent when its last reply came.
     pub answered: u64,
-    /// When the first of those after it was sent, in nanoseconds of the kernel's clock.
+    /// When that was, or the first one after it was sent, in nanoseconds of the kernel's clock.
     pub waiting_since: u64,
 }
 
@@ -257,7 +257,7 @@ pub enum Cause {
     BadLength,
     /// Not in its port's format; the kernel's.
     NotTheFormat,
-    /// No server is open for its type; the kernel's.
+    /// No server is open for its type, nor has any its request; the kernel's.
     NoServer,
     /// A reply to a client that has sent nothing so far; the kernel's.
     UnknownClient,

@@ -15,7 +15,7 @@ use shinjuku_rack::control::{Answer, Order, command};
 use shinjuku_rack::registration::Registration;
 use shinjuku_rack::{Mode, RackError, ServerConfig, State, Status};
 use shinjuku_tests_support::namespace::{Namespace, must};
-use shinjuku_tests_support::process::Server;
+use shinjuku_tests_support::process::{Process, Server};
 use shinjuku_tests_support::{PATIENCE, comes_true};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_shinjuku-rack");
@@ -194,6 +194,27 @@ fn servers_come_and_go_while_it_runs() {
     assert!(said.contains("socket"), "{said}");
 }
 
+/// Whoever read its output has gone.
+#[test]
+fn a_rack_that_nobody_listens_to_goes_on() {
+    let Some(place) = Place::new("a_rack_that_nobody_listens_to_goes_on") else {
+        return;
+    };
+    let mut command = place.prepare(&format!("start {}", place.configure()));
+    let command = command.stdin(Stdio::null());
+    let mut rack = Process::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    drop((rack.0.stdout.take(), rack.0.stderr.take()));
+    let is_up = comes_true(|| place.to_rack("status").status.success());
+    assert!(is_up, "{:?}", rack.0.try_wait());
+    // An event, which the rack says.
+    place.does("remove a");
+    place.until("a", None);
+    place.status();
+    place.does("stop");
+    let status = rack.end().expect("it ends");
+    assert!(status.success(), "{status}");
+}
+
 /// What the rack has not answered, nor turned away.
 fn is_held(stream: &UnixStream) -> bool {
     stream.set_nonblocking(true).unwrap();
@@ -268,6 +289,28 @@ fn a_silent_client_keeps_no_other_waiting() {
     assert!(turned_away >= Duration::from_secs(4), "{turned_away:?}");
     place.does("stop");
     rack.ended();
+}
+
+/// Old entries of a large table wait for the sweep; until then they lead to the server's number.
+#[test]
+fn a_removed_server_is_there_until_the_table_has_been_swept() {
+    let test = "a_removed_server_is_there_until_the_table_has_been_swept";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let path = place.configure();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("buckets = 16", "buckets = 65536")).unwrap();
+    let start = &mut place.prepare(&format!("start {path}"));
+    let _rack = Server::start(start, "ready").unwrap();
+    let removed = Instant::now();
+    place.does("remove a");
+    place.until("a", None);
+    let after = removed.elapsed();
+    assert!(
+        after >= Duration::from_millis(50 + 2 * 16 * 20),
+        "{after:?}"
+    );
 }
 
 /// A lease, or an age, that no test outlives.
@@ -349,6 +392,29 @@ fn a_registered_server_keeps_its_lease_when_it_is_opened_again() {
     // One without a lease could renew none, and would stay.
     is_registered(&place, 3, 100);
     place.until("z", None);
+}
+
+/// The switch's process stood still until the lease was over; the renewal waited for it.
+#[test]
+fn a_renewal_that_came_in_time_is_taken_before_leases_end() {
+    let test = "a_renewal_that_came_in_time_is_taken_before_leases_end";
+    let Some(place) = Place::new(test) else {
+        return;
+    };
+    let lease = Duration::from_secs(2);
+    let rack = start(&place, "generic", "['east']");
+    is_registered(&place, 3, LONG_MS);
+    is_registered(&place, 3, lease.as_millis() as u64);
+    rack.process.signal(Signal::STOP);
+    std::thread::scope(|scope| {
+        let renewing = scope.spawn(|| is_registered(&place, 3, LONG_MS));
+        std::thread::sleep(lease);
+        rack.process.signal(Signal::CONT);
+        renewing.join().unwrap();
+    });
+    place.does("stop");
+    let said = rack.ended();
+    assert!(!said.contains("expire"), "{said}");
 }
 
 /// Its kernel asks for the way to the switch by ARP, which tells the switch's kernel.

@@ -51,6 +51,32 @@ fn a_request_and_its_reply_go_there_and_back() {
     assert_eq!(switch.outstanding(40), 0);
 }
 
+/// Another processor may have seen an older request unanswered, and so told no time of its own.
+#[test]
+fn a_silence_begins_with_the_last_reply_or_the_request_after_it() {
+    let test = "a_silence_begins_with_the_last_reply_or_the_request_after_it";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &[2]) else {
+        return;
+    };
+    let known = |switch: &Switch| {
+        let of_type = switch.datapath.activity(2).unwrap()[1];
+        (of_type.unanswered(), of_type.waiting_since - NOW)
+    };
+    let requests = [(1, true), (2, true), (3, false), (4, false), (6, true)];
+    let expected = [(1, 1), (2, 1), (0, 3), (0, 4), (1, 6)];
+    for ((after, is_request), expected) in requests.into_iter().zip(expected) {
+        switch.inject(NOW + after, &[]);
+        match is_request {
+            true => assert_eq!(switch.serves(&shinjuku_request()), 2),
+            false => switch.answers(&shinjuku_reply(2)),
+        }
+        assert_eq!(known(&switch), expected, "after {after} ns");
+    }
+    switch.inject(NOW + 7, &[]);
+    switch.datapath.excuse(2).unwrap();
+    assert_eq!(known(&switch), (0, 7));
+}
+
 #[test]
 fn shinjukus_format_counts_what_is_outstanding() {
     let test = "shinjukus_format_counts_what_is_outstanding";
@@ -199,6 +225,28 @@ fn entries_age_and_lost_replies_leak_nothing() {
     assert_eq!(switch.serves_counting(&request(7)), (40, vec![Cause::Aged]));
 }
 
+/// Another processor's clock was later, or it noted the entry after this one had asked for the
+/// time.
+#[test]
+fn an_entry_of_the_next_tick_is_not_old() {
+    let test = "an_entry_of_the_next_tick_is_not_old";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "counters", &SERVERS) else {
+        return;
+    };
+    let wrap = (1 << 24) * TICK_NANOS;
+    for (number, now) in [(1, NOW), (2, wrap - TICK_NANOS)] {
+        switch.inject(now + TICK_NANOS, &[FIRST]);
+        assert_eq!(switch.serves(&request(number)), 2);
+        switch.inject(now, &[LAST]);
+        switch.datapath.sweep(1024).unwrap();
+        assert_eq!(
+            switch.serves_counting(&request(number)),
+            (2, vec![Cause::Affine])
+        );
+        switch.answers(&reply(2, number, 0));
+    }
+}
+
 #[test]
 fn a_server_that_drains_keeps_its_requests_and_gets_no_others() {
     let test = "a_server_that_drains_keeps_its_requests_and_gets_no_others";
@@ -211,6 +259,34 @@ fn a_server_that_drains_keeps_its_requests_and_gets_no_others() {
     assert_eq!(switch.serves(&following(1)), 2);
     assert_eq!(switch.serves(&request(2)), 5);
     switch.answers(&reply(2, 1, 0));
+}
+
+#[test]
+fn the_last_server_of_a_type_keeps_its_requests_when_it_drains() {
+    let test = "the_last_server_of_a_type_keeps_its_requests_when_it_drains";
+    let Some(mut switch) = Switch::new(test, "power-of-1", "int1", &[2]) else {
+        return;
+    };
+    assert_eq!(switch.serves(&request(1)), 2);
+    switch.open(&[]);
+    for frame in [following(1), request(1)] {
+        assert_eq!(switch.serves_counting(&frame), (2, vec![Cause::Affine]));
+    }
+    for frame in [request(2), following(3), shinjuku_request()] {
+        switch.passes(&frame, Cause::NoServer);
+    }
+    switch.answers(&reply(2, 1, 0));
+    switch.passes(&following(1), Cause::NoServer);
+    assert_eq!((switch.outstanding(2), switch.entries()), (0, 0));
+
+    // One that has been removed keeps none.
+    switch.open(&[2]);
+    assert_eq!(switch.serves(&request(4)), 2);
+    switch.open(&[]);
+    let none = ServerEntry::default();
+    switch.datapath.set_server(2, &none).unwrap();
+    switch.passes(&following(4), Cause::NoServer);
+    assert_eq!((switch.outstanding(2), switch.entries()), (0, 0));
 }
 
 #[test]
