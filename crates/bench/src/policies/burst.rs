@@ -212,7 +212,7 @@ impl Bench {
     }
 
     /// Serves `arrivals` (in order of time) by a runtime of this configuration. In the layout
-    /// `symmetric`, each loop injects its share. What has not finished so long after the last
+    /// `symmetric`, each loop injects the requests of its flows. What has not finished so long after the last
     /// arrival is unfinished.
     ///
     /// # Errors
