@@ -178,7 +178,7 @@ pub fn section(points: &[Point], cores: usize) -> Section {
     let introduction = format!(
         "99 % of the requests take 20 µs and 1 % take 5 ms, within an ordinary process on {cores} cores. All contenders get the same \
          requests, as closures of one class. Latency counts from the moment that a request was due; processor time is the process's \
-         without the generator."
+         without the generator's thread, and so without what this one does to hand requests over."
     );
     let plot = |name, title, y_label, value: fn(&Outcome) -> Option<f64>| Figure {
         name: format!("service-{name}"),
