@@ -114,8 +114,8 @@ impl Point {
         })
     }
 
-    /// The pool's figures over the others'.
-    pub fn compare(&self) -> Vec<Comparison> {
+    /// The pool's figures over the others', each with its target if it has one.
+    pub fn judge(&self) -> Vec<(Comparison, Option<Target>)> {
         let others = [Contender::RAYON.name, Contender::SPAWN_BLOCKING.name];
         let [Some(pool), Some(rayon), Some(blocking)] =
             [POOL, others[0], others[1]].map(|name| self.of(name))
@@ -127,11 +127,11 @@ impl Point {
         let short = |one: &Outcome| one.short_p99_us;
         let long = |one: &Outcome| one.long_p99_us;
         vec![
-            pool.compare(rayon, what("short p99"), goal(SHORT), short),
-            pool.compare(blocking, what("short p99"), goal(SHORT), short),
-            pool.compare(rayon, what("long p99"), goal(LONG), long),
-            pool.compare(blocking, what("long p99"), None, long),
-            pool.compare(rayon, what("processor time"), Some(CPU), |one| one.cpu_us),
+            pool.judge(rayon, what("short p99"), goal(SHORT), short),
+            pool.judge(blocking, what("short p99"), goal(SHORT), short),
+            pool.judge(rayon, what("long p99"), goal(LONG), long),
+            pool.judge(blocking, what("long p99"), None, long),
+            pool.judge(rayon, what("processor time"), Some(CPU), |one| one.cpu_us),
         ]
     }
 
@@ -139,38 +139,53 @@ impl Point {
     pub fn answered(&self) -> Target {
         let name = format!("{}: unanswered: {POOL}", self.place());
         let goal = Goal::AtMost(0.0);
-        let left = self
-            .of(POOL)
-            .and_then(|runs| runs.spread(|one| Some(one.unanswered as f64)));
-        match left {
+        let Some(runs) = self.of(POOL) else {
+            return Target::not_shown(name, goal, "the pool was not measured");
+        };
+        let of_one = |one: &Outcome| Some(one.unanswered as f64);
+        let left = runs.spread(of_one);
+        let target = Target::judged(name, goal, left, "no repetition was measured");
+        let target = match left {
             Some(left) if left.max > 0.0 && left.median == 0.0 => {
-                Target::measured(name, goal, left).missed("a repetition left some unanswered")
+                target.missed("a repetition left some unanswered")
             }
-            Some(left) => Target::measured(name, goal, left),
-            None => Target::not_shown(name, goal, "no repetition was measured"),
-        }
+            _ => target,
+        };
+        target.needs_most_of(runs, of_one)
     }
 }
 
 /// At which load the pool's short p99 is worst beside rayon's, beyond the spread: its lowest
-/// repetition over rayon's highest.
+/// repetition over rayon's highest. Missed where the pool lacks it in most repetitions of a load.
 pub fn never_worse(points: &[Point]) -> Option<Target> {
+    let short = |one: &Outcome| one.short_p99_us;
     let of_one = |point: &Point| {
-        let spread = |name| point.of(name)?.spread(|one| one.short_p99_us);
+        let spread = |name| point.of(name)?.spread(short);
         let (pool, rayon) = (spread(POOL)?, spread(Contender::RAYON.name)?);
         Some((pool.min / rayon.max, point.busy_cores))
     };
     let worst = points.iter().filter_map(of_one);
-    let (ratio, busy_cores) = worst.max_by(|one, other| one.0.total_cmp(&other.0))?;
-    let figure = Spread {
-        median: ratio,
-        min: ratio,
-        max: ratio,
+    let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0));
+    let name = format!("service, all loads: short p99, lowest of {POOL} / highest of rayon");
+    let goal = Goal::AtMost(1.0);
+    let target = match worst {
+        Some((ratio, busy_cores)) => {
+            let figure = Spread {
+                median: ratio,
+                min: ratio,
+                max: ratio,
+            };
+            Target::measured(
+                format!("{name} (worst at {busy_cores:.1} cores)"),
+                goal,
+                figure,
+            )
+        }
+        None => Target::not_shown(name, goal, "at no load both have a p99"),
     };
-    let name = format!(
-        "service, all loads: short p99, lowest of {POOL} / highest of rayon (worst at {busy_cores:.1} cores)"
-    );
-    Some(Target::measured(name, Goal::AtMost(1.0), figure))
+    let pools = points.iter().filter_map(|point| point.of(POOL));
+    let target = pools.fold(target, |target, pool| target.needs_most_of(pool, short));
+    (!points.is_empty()).then_some(target)
 }
 
 /// The plots and a table a load.
@@ -308,12 +323,17 @@ mod tests {
         }
     }
 
+    fn judged(point: &Point) -> Vec<Option<Verdict>> {
+        let judged = point.judge().into_iter();
+        judged.map(|(_, target)| Some(target?.verdict)).collect()
+    }
+
     #[test]
     fn goals_are_set_at_three_loads_and_met_by_a_sixth() {
-        let at = |load| point(load, [(100.0, 0); 2], [700.0; 2]).compare();
-        let met: Vec<_> = at(0.2).iter().map(Comparison::met).collect();
-        assert_eq!(met, [Some(true), Some(true), Some(true), None, Some(true)]);
-        let elsewhere = at(0.1).iter().filter(|one| one.goal.is_some()).count();
+        let at = |load| judged(&point(load, [(100.0, 0); 2], [700.0; 2]));
+        let met = Some(Verdict::Met);
+        assert_eq!(at(0.2), [met, met, met, None, met]);
+        let elsewhere = at(0.1).into_iter().flatten().count();
         assert_eq!(elsewhere, 1, "processor time alone");
     }
 
@@ -322,6 +342,21 @@ mod tests {
         let verdict = |pool| point(0.2, pool, [700.0; 2]).answered().verdict;
         assert_eq!(verdict([(1.0, 0), (1.0, 0)]), Verdict::Met);
         assert_eq!(verdict([(1.0, 0), (1.0, 3)]), Verdict::Missed);
+    }
+
+    #[test]
+    fn a_pool_that_fails_in_most_repetitions_misses_every_target() {
+        let mut failing = point(0.2, [(1.0, 0); 2], [700.0; 2]);
+        let once = failing.runs[0].runs[0].clone();
+        failing.runs[0].runs = vec![once, None, None];
+        let missed = Some(Verdict::Missed);
+        assert_eq!(failing.answered().verdict, Verdict::Missed);
+        assert_eq!(judged(&failing), [missed, missed, missed, None, missed]);
+        failing.runs[0].runs = vec![None; 3];
+        assert_eq!(failing.answered().verdict, Verdict::Missed);
+        let fine = point(0.4, [(1.0, 0); 2], [700.0; 2]);
+        let worse = never_worse(&[fine, failing]).unwrap();
+        assert_eq!(worse.verdict, Verdict::Missed, "{worse:?}");
     }
 
     #[test]
