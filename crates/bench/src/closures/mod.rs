@@ -63,6 +63,8 @@ pub struct Outcome {
     pub long_p50_us: Option<f64>,
     /// 99th percentile of the long ones.
     pub long_p99_us: Option<f64>,
+    /// How many long ones these two are of.
+    pub long_requests: Option<u64>,
     /// Processor time of the contender's threads for each request, microseconds: without what the
     /// generator's thread takes to hand it over.
     pub cpu_us: Option<f64>,
@@ -242,6 +244,7 @@ impl Experiment {
             short_p99_us: figures(0).map(|figures| micros(figures.p99_ns)),
             long_p50_us: figures(1).map(|figures| micros(figures.p50_ns)),
             long_p99_us: figures(1).map(|figures| micros(figures.p99_ns)),
+            long_requests: figures(1).map(|figures| figures.requests as u64),
             cpu_us: None,
             cpu_over_work: None,
             cores_used: 0.0,

@@ -716,8 +716,8 @@ impl Batch {
     }
 }
 
-/// What is wanted of `symmetric`'s capacity beside `threads`, which has one core less to serve with,
-/// and what the name says of it on more cores than the two that the goal was set on.
+/// What is wanted of `symmetric`'s capacity beside `threads`, which has one core less to serve
+/// with, and what the name says of it on more cores than the two that the goal was set on.
 fn capacity(cores: usize) -> (String, Goal) {
     let fewer = cores.max(2) - 1;
     let alone = (fewer + 1) as f64 / fewer as f64;

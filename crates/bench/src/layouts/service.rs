@@ -25,6 +25,8 @@ const POOL: &str = "symmetric, probes";
 const SHORT: Goal = Goal::AtMost(1.0 / 6.0);
 /// Of long requests' p99, beside rayon's.
 const LONG: Goal = Goal::AtMost(3.0);
+/// Of fewer requests the p99 is the largest latency, by which no goal is judged.
+const FEWEST: f64 = 100.0;
 /// Of the processor time, beside rayon's, at every load.
 const CPU: Goal = Goal::AtMost(1.1);
 /// Work that takes longer than calibrated makes every figure of its point doubtful.
@@ -126,13 +128,32 @@ impl Point {
         let what = |of: &str| format!("{}: {of}", self.place());
         let short = |one: &Outcome| one.short_p99_us;
         let long = |one: &Outcome| one.long_p99_us;
+        let (longs, target) = pool.judge(rayon, what("long p99"), goal(LONG), long);
         vec![
             pool.judge(rayon, what("short p99"), goal(SHORT), short),
             pool.judge(blocking, what("short p99"), goal(SHORT), short),
-            pool.judge(rayon, what("long p99"), goal(LONG), long),
+            (
+                longs,
+                target.map(|target| self.of_enough_long(target, pool)),
+            ),
             pool.judge(blocking, what("long p99"), None, long),
             pool.judge(rayon, what("processor time"), Some(CPU), |one| one.cpu_us),
         ]
+    }
+
+    /// A target for the long requests' p99, which is not shown where these were too few. The
+    /// contenders have the same requests, so what neither can show is nobody's fault.
+    fn of_enough_long(&self, target: Target, pool: &Runs<Outcome>) -> Target {
+        let long = |one: &Outcome| one.long_p99_us;
+        let runs = self.runs.iter();
+        let of_one = |runs: &Runs<Outcome>| runs.median(|one| Some(one.long_requests? as f64));
+        match runs.filter_map(of_one).reduce(f64::max) {
+            Some(requests) if requests < FEWEST => {
+                let why = format!("{requests:.0} long requests are too few for a p99");
+                Target::not_shown(target.name, target.wanted, why).needs_most_of(pool, long)
+            }
+            _ => target,
+        }
     }
 
     /// Whether the pool answered everything.
@@ -255,6 +276,7 @@ fn table(point: &Point) -> Table {
             "spread",
             "long p50",
             "long p99",
+            "long requests",
             "unanswered",
             "cpu a request",
             "generator late, p99",
@@ -269,6 +291,10 @@ fn table(point: &Point) -> Table {
         let spread = spread.map_or_else(String::new, |spread| {
             format!("{}-{}", figure(spread.min), figure(spread.max))
         });
+        let count = |runs: &Runs<Outcome>| {
+            let requests = runs.median(|one| Some(one.long_requests? as f64));
+            requests.map_or_else(|| "-".to_owned(), |requests| format!("{requests:.0}"))
+        };
         let unanswered: u64 = runs.measured().map(|one| one.unanswered).sum();
         table.push([
             runs.name.clone(),
@@ -277,6 +303,7 @@ fn table(point: &Point) -> Table {
             spread,
             median(|one| one.long_p50_us),
             median(|one| one.long_p99_us),
+            count(runs),
             unanswered.to_string(),
             median(|one| one.cpu_us),
             median(|one| one.late_p99_us),
@@ -298,6 +325,7 @@ mod tests {
             short_p99_us: (unanswered == 0).then_some(short_p99_us),
             long_p50_us: Some(5000.0),
             long_p99_us: (unanswered == 0).then_some(6000.0),
+            long_requests: Some(100),
             cpu_us: Some(70.0),
             cpu_over_work: Some(1.0),
             cores_used: 0.4,
@@ -342,6 +370,25 @@ mod tests {
         let verdict = |pool| point(0.2, pool, [700.0; 2]).answered().verdict;
         assert_eq!(verdict([(1.0, 0), (1.0, 0)]), Verdict::Met);
         assert_eq!(verdict([(1.0, 0), (1.0, 3)]), Verdict::Missed);
+    }
+
+    #[test]
+    fn few_long_requests_show_no_p99_and_are_no_excuse_for_a_failure() {
+        let mut point = point(0.2, [(100.0, 0); 2], [700.0; 2]);
+        let of_long = |point: &Point| point.judge()[2].1.clone().unwrap();
+        for runs in point.runs.iter_mut().flat_map(|runs| &mut runs.runs) {
+            runs.as_mut().unwrap().long_requests = Some(54);
+        }
+        let few = of_long(&point);
+        assert_eq!(few.verdict, Verdict::NotShown);
+        let why = few.reason.unwrap();
+        assert_eq!(why, "54 long requests are too few for a p99");
+        assert_eq!(table(&point).rows[0][6], "54");
+        let once = point.runs[0].runs[0].clone();
+        for failing in [vec![once, None, None], vec![None; 2]] {
+            point.runs[0].runs = failing;
+            assert_eq!(of_long(&point).verdict, Verdict::Missed);
+        }
     }
 
     #[test]
