@@ -2,7 +2,8 @@
 //! thread at their intended moments, finish times noted by the workers. No network, no other
 //! thread: what is measured is the scheduling alone.
 //!
-//! Where several dispatchers serve, each injects its share of the arrivals, in turn.
+//! Where several dispatchers serve, each injects the arrivals of its own flows, as a network card
+//! with a queue for each would: a flow is one dispatcher's, and two arrivals in a row may be.
 //!
 //! Open loop: an arrival's time is the intended one, however late the dispatcher comes to see it.
 
@@ -114,13 +115,14 @@ impl Progress {
     }
 }
 
-/// Injects one burst, or every so-manieth request of it.
+/// Injects one burst, or those requests of it whose flow is its own.
 #[derive(Debug)]
 pub struct Injector<Work> {
     arrivals: Arc<[Planned<Work>]>,
+    /// Which of them it injects, by index, in order of time.
+    own: Box<[u32]>,
+    /// Of `own`, the first that it has not injected.
     next: usize,
-    /// From one of its requests to the next.
-    step: usize,
     start: u64,
     /// When the next arrival is due; 0 before the start. A loop reads it to learn whether to poll.
     next_due: Arc<AtomicU64>,
@@ -129,29 +131,37 @@ pub struct Injector<Work> {
 }
 
 impl<Work> Injector<Work> {
-    /// This many injectors, which together inject `arrivals`. These are in order of time.
+    /// This many injectors, which together inject `arrivals`. These are in order of time. A flow
+    /// belongs to the injector that its number gives, modulo theirs; so one more flow belongs to
+    /// the first ones where the flows cannot be shared out evenly.
     pub fn several(
         number: usize,
         arrivals: &Arc<[Planned<Work>]>,
         progress: &Arc<Progress>,
     ) -> Vec<Self> {
         progress.left.store(number, Ordering::Release);
-        let injector = |first| Self {
+        let mut parts = vec![Vec::new(); number];
+        for (index, (arrival, _)) in arrivals.iter().enumerate() {
+            parts[arrival.flow as usize % number].push(index as u32);
+        }
+        let injector = |own: Vec<u32>| Self {
             arrivals: Arc::clone(arrivals),
-            next: first,
-            step: number,
+            refused: Vec::with_capacity(own.len()),
+            own: own.into(),
+            next: 0,
             start: 0,
             next_due: Arc::default(),
-            refused: Vec::with_capacity(arrivals.len() / number + 1),
             progress: Arc::clone(progress),
         };
-        (0..number).map(injector).collect()
+        parts.into_iter().map(injector).collect()
     }
 
     /// When the next one is due; never, after the last.
     fn due(&self) -> u64 {
-        let next = self.arrivals.get(self.next);
-        next.map_or(u64::MAX, |(arrival, _)| self.start + arrival.at_ns)
+        let next = self.own.get(self.next);
+        next.map_or(u64::MAX, |&index| {
+            self.start + self.arrivals[index as usize].0.at_ns
+        })
     }
 }
 
@@ -179,19 +189,20 @@ impl<Work: Copy + Send + Sync + 'static> Transport for Injector<Work> {
     ) {
         if self.start == 0 {
             self.start = self.progress.start(now_nanos);
-        } else if self.next >= self.arrivals.len() {
+        } else if self.next >= self.own.len() {
             return;
         }
-        let end = self.arrivals.len().min(self.next + room * self.step);
+        let end = self.own.len().min(self.next.saturating_add(room));
         while self.next < end && self.due() <= now_nanos {
-            let (arrival, work) = &self.arrivals[self.next];
+            let index = self.own[self.next];
+            let (arrival, work) = &self.arrivals[index as usize];
             let arrived_nanos = self.start + arrival.at_ns;
-            let request = net::Arrival::new(*work, self.next as u32, arrived_nanos);
+            let request = net::Arrival::new(*work, index, arrived_nanos);
             deliver(request.class(arrival.class).flow(arrival.flow.into()));
-            self.next += self.step;
+            self.next += 1;
         }
         self.next_due.store(self.due(), Ordering::Relaxed);
-        if self.next >= self.arrivals.len() {
+        if self.next >= self.own.len() {
             self.progress.left.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -236,7 +247,7 @@ impl<Work: Copy + Send + Sync + 'static> Transport for Injector<Work> {
     const WAKES_THE_BUSY: bool = false;
 
     fn close(&mut self) {
-        self.next = self.arrivals.len();
+        self.next = self.own.len();
     }
 }
 

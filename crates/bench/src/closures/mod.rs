@@ -3,7 +3,8 @@
 //!
 //! Nothing is pinned, and no thread has priority but the one that generates the requests, where
 //! that is permitted: a network card would not wait either. Latency counts from the moment that a
-//! request was due. The processor time is all that the process takes but for the generator's.
+//! request was due. The processor time is all that the process takes but for the generator's, which
+//! hands the requests over: that, and the calls by which it wakes threads, are not in it.
 
 mod executor;
 
@@ -62,11 +63,15 @@ pub struct Outcome {
     pub long_p50_us: Option<f64>,
     /// 99th percentile of the long ones.
     pub long_p99_us: Option<f64>,
-    /// Processor time of the contender for each request, microseconds.
+    /// How many long ones these two are of.
+    pub long_requests: Option<u64>,
+    /// Processor time of the contender's threads for each request, microseconds: without what the
+    /// generator's thread takes to hand it over.
     pub cpu_us: Option<f64>,
     /// The same over what the requests' work takes as calibrated.
     pub cpu_over_work: Option<f64>,
-    /// Processor time of the contender over the time that passed: how many cores it kept busy.
+    /// Processor time of the contender's threads over the time that passed: how many cores they
+    /// kept busy.
     pub cores_used: f64,
     /// How late the generator was with its requests, 99th percentile, microseconds.
     pub late_p99_us: Option<f64>,
@@ -239,6 +244,7 @@ impl Experiment {
             short_p99_us: figures(0).map(|figures| micros(figures.p99_ns)),
             long_p50_us: figures(1).map(|figures| micros(figures.p50_ns)),
             long_p99_us: figures(1).map(|figures| micros(figures.p99_ns)),
+            long_requests: figures(1).map(|figures| figures.requests as u64),
             cpu_us: None,
             cpu_over_work: None,
             cores_used: 0.0,
@@ -294,7 +300,9 @@ fn sleep_until(due: Instant) {
     }
 }
 
-/// Processor time of all threads of this process but the calling one, since they began.
+/// Processor time of all threads of this process but the calling one, since they began. So what the
+/// generator does is not counted, although a part of it is the contender's code: what hands a
+/// request over and wakes a thread.
 fn others_time() -> Duration {
     let read = |clock| {
         let time = clock_gettime(clock);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::{PairedRatio, Spread};
 
-use super::target::Goal;
+use super::target::{Goal, Target};
 use crate::report::{cells, figure};
 
 /// Confidence of each bound of a ratio.
@@ -62,6 +62,27 @@ impl<T> Runs<T> {
     /// The median of a figure over the repetitions.
     pub fn median(&self, value: impl Fn(&T) -> Option<f64>) -> Option<f64> {
         self.spread(value).map(|spread| spread.median)
+    }
+
+    /// How many repetitions lack a figure: they failed, or it is not in what they measured.
+    pub fn lacking(&self, value: impl Fn(&T) -> Option<f64>) -> usize {
+        let runs = self.runs.iter();
+        runs.filter(|run| run.as_ref().and_then(&value).is_none())
+            .count()
+    }
+
+    /// As [`compare`](Self::compare), and the target if there is a goal: missed where this one, of
+    /// which the goal is, lacks the figure in most repetitions.
+    pub fn judge(
+        &self,
+        under: &Self,
+        what: impl Into<String>,
+        goal: Option<Goal>,
+        value: impl Fn(&T) -> Option<f64>,
+    ) -> (Comparison, Option<Target>) {
+        let comparison = self.compare(under, what, goal, &value);
+        let target = Target::of(&comparison).map(|target| target.needs_most_of(self, &value));
+        (comparison, target)
     }
 
     /// A figure of this one over that of `under`, repetition by repetition.
@@ -169,6 +190,36 @@ mod tests {
         assert_eq!((compared.pairs, compared.met()), (2, Some(false)));
         assert_eq!(compared.ratio.unwrap().ratio.median, 2.5);
         assert_eq!(own.spread(|value| Some(*value)).unwrap().median, 5.5);
+    }
+
+    #[test]
+    fn the_side_that_is_judged_misses_what_most_of_its_repetitions_lack() {
+        use crate::harness::Verdict::{Met, Missed, NotShown};
+        let goal = Some(Goal::AtMost(1.0));
+        let verdict = |own: [Option<f64>; 5], under: [Option<f64>; 5]| {
+            let [own, under] = [Runs::of("own", own), Runs::of("under", under)];
+            let (_, target) = own.judge(&under, "p99", goal, |value| Some(*value));
+            target.unwrap().verdict
+        };
+        let (good, bad) = (Some(1.0), None);
+        let all = [good; 5];
+        assert_eq!(verdict([good, good, good, bad, bad], all), Met);
+        assert_eq!(verdict([good, good, bad, bad, bad], all), Missed);
+        assert_eq!(verdict([bad; 5], all), Missed);
+        assert_eq!(verdict([bad; 5], [bad; 5]), Missed);
+        assert_eq!(verdict(all, [bad; 5]), NotShown, "the other one's lack");
+        // Measured, but without the figure: saturated.
+        let own = Runs::of("own", all);
+        let (_, target) = own.judge(&own, "p99", goal, |_| None);
+        let target = target.unwrap();
+        assert_eq!(target.verdict, Missed);
+        assert!(
+            target
+                .reason
+                .unwrap()
+                .contains("own lacks the figure in 5 of 5")
+        );
+        assert_eq!(own.judge(&own, "p99", None, |_| None).1, None);
     }
 
     #[test]

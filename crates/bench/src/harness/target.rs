@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 
-use super::compare::Comparison;
+use super::compare::{Comparison, Runs};
 use crate::report::{figure, or_dash};
 
 /// What a figure must reach.
@@ -128,6 +128,21 @@ impl Target {
             verdict: Verdict::Missed,
             reason: Some(reason.into()),
             ..self
+        }
+    }
+
+    /// Missed where `own`, the side that is judged, lacks the figure in more than half of its
+    /// repetitions: what failed or saturated that often is not judged by the others, and that it
+    /// cannot be shown is its own fault.
+    #[must_use]
+    pub fn needs_most_of<T>(self, own: &Runs<T>, value: impl Fn(&T) -> Option<f64>) -> Self {
+        let (lacking, all) = (own.lacking(value), own.runs.len());
+        match 2 * lacking > all {
+            true => self.missed(format!(
+                "{} lacks the figure in {lacking} of {all} repetitions, which failed or were saturated",
+                own.name
+            )),
+            false => self,
         }
     }
 

@@ -1,4 +1,4 @@
-//! How much processor time a pool takes at little load: idle threads are to sleep.
+//! How much processor time a pool's threads take at little load: when idle, they are to sleep.
 
 use std::time::Duration;
 
@@ -93,8 +93,9 @@ pub fn section(points: &[Point]) -> Section {
     Section {
         heading: "Processor time at little load".to_owned(),
         introduction: Some(
-            "Requests of 20 µs each, as closures, within an ordinary process. What is used beyond the busy cores is the contender's \
-             own: handing over, waking threads, and looking for work."
+            "Requests of 20 µs each, as closures, within an ordinary process. What is used beyond the busy cores is what the \
+             contender's threads do besides: take requests over, fall asleep and wake up, and look for work. What the generator's \
+             thread does to hand a request over, the call that wakes a thread included, is not counted for any contender."
                 .to_owned(),
         ),
         tables: vec![table],

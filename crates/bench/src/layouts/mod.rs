@@ -138,10 +138,15 @@ fn measure(
 }
 
 impl Layouts {
+    /// The ratios, each with its target if it has one.
+    fn judged(&self) -> impl Iterator<Item = (Comparison, Option<Target>)> {
+        let of_service = self.service.iter().flat_map(service::Point::judge);
+        let of_bursts = (self.bursts.iter()).flat_map(|bursts| bursts.judge(self.cores));
+        of_service.chain(of_bursts)
+    }
+
     fn compare(&mut self) {
-        let of_service = self.service.iter().flat_map(service::Point::compare);
-        let of_bursts = self.bursts.iter().flat_map(Bursts::compare);
-        self.comparisons = of_service.chain(of_bursts).collect();
+        self.comparisons = self.judged().map(|(comparison, _)| comparison).collect();
     }
 }
 
@@ -156,7 +161,7 @@ impl Measured for Layouts {
 
     fn targets(&self) -> Vec<Target> {
         let answered = self.service.iter().map(service::Point::answered);
-        let compared = self.comparisons.iter().filter_map(Target::of);
+        let compared = self.judged().filter_map(|(_, target)| target);
         let never_worse = service::never_worse(&self.service);
         let bursts = self.bursts.iter().flat_map(Bursts::targets);
         let central = self.central.iter().flat_map(Central::targets);

@@ -25,6 +25,8 @@ const POOL: &str = "symmetric, probes";
 const SHORT: Goal = Goal::AtMost(1.0 / 6.0);
 /// Of long requests' p99, beside rayon's.
 const LONG: Goal = Goal::AtMost(3.0);
+/// Of fewer requests the p99 is the largest latency, by which no goal is judged.
+const FEWEST: f64 = 100.0;
 /// Of the processor time, beside rayon's, at every load.
 const CPU: Goal = Goal::AtMost(1.1);
 /// Work that takes longer than calibrated makes every figure of its point doubtful.
@@ -114,8 +116,8 @@ impl Point {
         })
     }
 
-    /// The pool's figures over the others'.
-    pub fn compare(&self) -> Vec<Comparison> {
+    /// The pool's figures over the others', each with its target if it has one.
+    pub fn judge(&self) -> Vec<(Comparison, Option<Target>)> {
         let others = [Contender::RAYON.name, Contender::SPAWN_BLOCKING.name];
         let [Some(pool), Some(rayon), Some(blocking)] =
             [POOL, others[0], others[1]].map(|name| self.of(name))
@@ -126,51 +128,85 @@ impl Point {
         let what = |of: &str| format!("{}: {of}", self.place());
         let short = |one: &Outcome| one.short_p99_us;
         let long = |one: &Outcome| one.long_p99_us;
+        let (longs, target) = pool.judge(rayon, what("long p99"), goal(LONG), long);
         vec![
-            pool.compare(rayon, what("short p99"), goal(SHORT), short),
-            pool.compare(blocking, what("short p99"), goal(SHORT), short),
-            pool.compare(rayon, what("long p99"), goal(LONG), long),
-            pool.compare(blocking, what("long p99"), None, long),
-            pool.compare(rayon, what("processor time"), Some(CPU), |one| one.cpu_us),
+            pool.judge(rayon, what("short p99"), goal(SHORT), short),
+            pool.judge(blocking, what("short p99"), goal(SHORT), short),
+            (
+                longs,
+                target.map(|target| self.of_enough_long(target, pool)),
+            ),
+            pool.judge(blocking, what("long p99"), None, long),
+            pool.judge(rayon, what("processor time"), Some(CPU), |one| one.cpu_us),
         ]
+    }
+
+    /// A target for the long requests' p99, which is not shown where these were too few. The
+    /// contenders have the same requests, so what neither can show is nobody's fault.
+    fn of_enough_long(&self, target: Target, pool: &Runs<Outcome>) -> Target {
+        let long = |one: &Outcome| one.long_p99_us;
+        let runs = self.runs.iter();
+        let of_one = |runs: &Runs<Outcome>| runs.median(|one| Some(one.long_requests? as f64));
+        match runs.filter_map(of_one).reduce(f64::max) {
+            Some(requests) if requests < FEWEST => {
+                let why = format!("{requests:.0} long requests are too few for a p99");
+                Target::not_shown(target.name, target.wanted, why).needs_most_of(pool, long)
+            }
+            _ => target,
+        }
     }
 
     /// Whether the pool answered everything.
     pub fn answered(&self) -> Target {
         let name = format!("{}: unanswered: {POOL}", self.place());
         let goal = Goal::AtMost(0.0);
-        let left = self
-            .of(POOL)
-            .and_then(|runs| runs.spread(|one| Some(one.unanswered as f64)));
-        match left {
+        let Some(runs) = self.of(POOL) else {
+            return Target::not_shown(name, goal, "the pool was not measured");
+        };
+        let of_one = |one: &Outcome| Some(one.unanswered as f64);
+        let left = runs.spread(of_one);
+        let target = Target::judged(name, goal, left, "no repetition was measured");
+        let target = match left {
             Some(left) if left.max > 0.0 && left.median == 0.0 => {
-                Target::measured(name, goal, left).missed("a repetition left some unanswered")
+                target.missed("a repetition left some unanswered")
             }
-            Some(left) => Target::measured(name, goal, left),
-            None => Target::not_shown(name, goal, "no repetition was measured"),
-        }
+            _ => target,
+        };
+        target.needs_most_of(runs, of_one)
     }
 }
 
 /// At which load the pool's short p99 is worst beside rayon's, beyond the spread: its lowest
-/// repetition over rayon's highest.
+/// repetition over rayon's highest. Missed where the pool lacks it in most repetitions of a load.
 pub fn never_worse(points: &[Point]) -> Option<Target> {
+    let short = |one: &Outcome| one.short_p99_us;
     let of_one = |point: &Point| {
-        let spread = |name| point.of(name)?.spread(|one| one.short_p99_us);
+        let spread = |name| point.of(name)?.spread(short);
         let (pool, rayon) = (spread(POOL)?, spread(Contender::RAYON.name)?);
         Some((pool.min / rayon.max, point.busy_cores))
     };
     let worst = points.iter().filter_map(of_one);
-    let (ratio, busy_cores) = worst.max_by(|one, other| one.0.total_cmp(&other.0))?;
-    let figure = Spread {
-        median: ratio,
-        min: ratio,
-        max: ratio,
+    let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0));
+    let name = format!("service, all loads: short p99, lowest of {POOL} / highest of rayon");
+    let goal = Goal::AtMost(1.0);
+    let target = match worst {
+        Some((ratio, busy_cores)) => {
+            let figure = Spread {
+                median: ratio,
+                min: ratio,
+                max: ratio,
+            };
+            Target::measured(
+                format!("{name} (worst at {busy_cores:.1} cores)"),
+                goal,
+                figure,
+            )
+        }
+        None => Target::not_shown(name, goal, "at no load both have a p99"),
     };
-    let name = format!(
-        "service, all loads: short p99, lowest of {POOL} / highest of rayon (worst at {busy_cores:.1} cores)"
-    );
-    Some(Target::measured(name, Goal::AtMost(1.0), figure))
+    let pools = points.iter().filter_map(|point| point.of(POOL));
+    let target = pools.fold(target, |target, pool| target.needs_most_of(pool, short));
+    (!points.is_empty()).then_some(target)
 }
 
 /// The plots and a table a load.
@@ -178,7 +214,7 @@ pub fn section(points: &[Point], cores: usize) -> Section {
     let introduction = format!(
         "99 % of the requests take 20 µs and 1 % take 5 ms, within an ordinary process on {cores} cores. All contenders get the same \
          requests, as closures of one class. Latency counts from the moment that a request was due; processor time is the process's \
-         without the generator."
+         without the generator's thread, and so without what this one does to hand requests over."
     );
     let plot = |name, title, y_label, value: fn(&Outcome) -> Option<f64>| Figure {
         name: format!("service-{name}"),
@@ -240,6 +276,7 @@ fn table(point: &Point) -> Table {
             "spread",
             "long p50",
             "long p99",
+            "long requests",
             "unanswered",
             "cpu a request",
             "generator late, p99",
@@ -254,6 +291,10 @@ fn table(point: &Point) -> Table {
         let spread = spread.map_or_else(String::new, |spread| {
             format!("{}-{}", figure(spread.min), figure(spread.max))
         });
+        let count = |runs: &Runs<Outcome>| {
+            let requests = runs.median(|one| Some(one.long_requests? as f64));
+            requests.map_or_else(|| "-".to_owned(), |requests| format!("{requests:.0}"))
+        };
         let unanswered: u64 = runs.measured().map(|one| one.unanswered).sum();
         table.push([
             runs.name.clone(),
@@ -262,6 +303,7 @@ fn table(point: &Point) -> Table {
             spread,
             median(|one| one.long_p50_us),
             median(|one| one.long_p99_us),
+            count(runs),
             unanswered.to_string(),
             median(|one| one.cpu_us),
             median(|one| one.late_p99_us),
@@ -283,6 +325,7 @@ mod tests {
             short_p99_us: (unanswered == 0).then_some(short_p99_us),
             long_p50_us: Some(5000.0),
             long_p99_us: (unanswered == 0).then_some(6000.0),
+            long_requests: Some(100),
             cpu_us: Some(70.0),
             cpu_over_work: Some(1.0),
             cores_used: 0.4,
@@ -308,12 +351,17 @@ mod tests {
         }
     }
 
+    fn judged(point: &Point) -> Vec<Option<Verdict>> {
+        let judged = point.judge().into_iter();
+        judged.map(|(_, target)| Some(target?.verdict)).collect()
+    }
+
     #[test]
     fn goals_are_set_at_three_loads_and_met_by_a_sixth() {
-        let at = |load| point(load, [(100.0, 0); 2], [700.0; 2]).compare();
-        let met: Vec<_> = at(0.2).iter().map(Comparison::met).collect();
-        assert_eq!(met, [Some(true), Some(true), Some(true), None, Some(true)]);
-        let elsewhere = at(0.1).iter().filter(|one| one.goal.is_some()).count();
+        let at = |load| judged(&point(load, [(100.0, 0); 2], [700.0; 2]));
+        let met = Some(Verdict::Met);
+        assert_eq!(at(0.2), [met, met, met, None, met]);
+        let elsewhere = at(0.1).into_iter().flatten().count();
         assert_eq!(elsewhere, 1, "processor time alone");
     }
 
@@ -322,6 +370,40 @@ mod tests {
         let verdict = |pool| point(0.2, pool, [700.0; 2]).answered().verdict;
         assert_eq!(verdict([(1.0, 0), (1.0, 0)]), Verdict::Met);
         assert_eq!(verdict([(1.0, 0), (1.0, 3)]), Verdict::Missed);
+    }
+
+    #[test]
+    fn few_long_requests_show_no_p99_and_are_no_excuse_for_a_failure() {
+        let mut point = point(0.2, [(100.0, 0); 2], [700.0; 2]);
+        let of_long = |point: &Point| point.judge()[2].1.clone().unwrap();
+        for runs in point.runs.iter_mut().flat_map(|runs| &mut runs.runs) {
+            runs.as_mut().unwrap().long_requests = Some(54);
+        }
+        let few = of_long(&point);
+        assert_eq!(few.verdict, Verdict::NotShown);
+        let why = few.reason.unwrap();
+        assert_eq!(why, "54 long requests are too few for a p99");
+        assert_eq!(table(&point).rows[0][6], "54");
+        let once = point.runs[0].runs[0].clone();
+        for failing in [vec![once, None, None], vec![None; 2]] {
+            point.runs[0].runs = failing;
+            assert_eq!(of_long(&point).verdict, Verdict::Missed);
+        }
+    }
+
+    #[test]
+    fn a_pool_that_fails_in_most_repetitions_misses_every_target() {
+        let mut failing = point(0.2, [(1.0, 0); 2], [700.0; 2]);
+        let once = failing.runs[0].runs[0].clone();
+        failing.runs[0].runs = vec![once, None, None];
+        let missed = Some(Verdict::Missed);
+        assert_eq!(failing.answered().verdict, Verdict::Missed);
+        assert_eq!(judged(&failing), [missed, missed, missed, None, missed]);
+        failing.runs[0].runs = vec![None; 3];
+        assert_eq!(failing.answered().verdict, Verdict::Missed);
+        let fine = point(0.4, [(1.0, 0); 2], [700.0; 2]);
+        let worse = never_worse(&[fine, failing]).unwrap();
+        assert_eq!(worse.verdict, Verdict::Missed, "{worse:?}");
     }
 
     #[test]

@@ -212,8 +212,8 @@ impl Bench {
     }
 
     /// Serves `arrivals` (in order of time) by a runtime of this configuration. In the layout
-    /// `symmetric`, each loop injects its share. What has not finished so long after the last
-    /// arrival is unfinished.
+    /// `symmetric`, each loop injects the requests of its own flows. What has not finished so long
+    /// after the last arrival is unfinished.
     ///
     /// # Errors
     /// The runtime does not start, its policy fails, or a worker hangs.

@@ -3,6 +3,8 @@
 //! sample at hand.
 
 mod arrival;
+#[cfg(feature = "injector")]
+mod injector;
 mod lindley;
 mod mix;
 mod record;
