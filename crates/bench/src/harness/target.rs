@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 
-use super::compare::Comparison;
+use super::compare::{Comparison, Runs};
 use crate::report::{figure, or_dash};
 
 /// What a figure must reach.
@@ -131,6 +131,19 @@ impl Target {
         }
     }
 
+    /// Missed where `own`, which the target is about, failed in most repetitions, or so that there
+    /// is no figure.
+    #[must_use]
+    pub fn unless_failed<T>(self, own: &Runs<T>) -> Self {
+        let failed = own.runs.iter().filter(|run| run.is_none()).count();
+        let has_figure = self.verdict != Verdict::NotShown;
+        if 2 * failed > own.runs.len() || (failed > 0 && !has_figure) {
+            self.missed(format!("{} failed: the notes say why", own.name))
+        } else {
+            self
+        }
+    }
+
     /// The target of a comparison that has a goal.
     pub fn of(comparison: &Comparison) -> Option<Self> {
         let (name, wanted) = (comparison.name(), comparison.goal?);
@@ -207,6 +220,22 @@ mod tests {
             let all = [met.clone(), bad, absent.clone()];
             assert!(!passes(&all, true));
             assert!(passes(&all, false));
+        }
+    }
+
+    #[test]
+    fn what_fails_is_missed_and_what_was_not_measured_is_not() {
+        let met = Target::measured("met", Goal::AtLeast(1.0), FIGURE);
+        let absent = Target::not_shown("absent", Goal::AtLeast(1.0), "why");
+        for (runs, verdicts) in [
+            (&[][..], [Verdict::Met, Verdict::NotShown]),
+            (&[Some(1), Some(1)], [Verdict::Met, Verdict::NotShown]),
+            (&[Some(1), None], [Verdict::Met, Verdict::Missed]),
+            (&[Some(1), None, None], [Verdict::Missed; 2]),
+        ] {
+            let own = Runs::of("own", runs.iter().copied());
+            let found = [&met, &absent].map(|one| one.clone().unless_failed(&own).verdict);
+            assert_eq!(found, verdicts, "{runs:?}");
         }
     }
 

@@ -7,8 +7,7 @@ use shinjuku_bench_ordinary::works::WORKS;
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 
-use super::mixes::{self, MixResults};
-use super::{Ordinary, Work};
+use super::{Ordinary, Work, mixes};
 use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, Verdict, by_repetition};
 use crate::report::or_dash;
 
@@ -112,7 +111,7 @@ impl Measured for Ordinary {
                 self.worst_overhead(),
             ),
         ];
-        let mixes = self.mixes.iter().map(MixResults::target);
+        let mixes = mixes::targets(&self.mixes);
         overheads.into_iter().chain(mixes).collect()
     }
 
