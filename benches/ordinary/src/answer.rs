@@ -24,7 +24,7 @@ const PAUSES: std::ops::Range<u64> = 10_000..20_000;
 /// The worker is a thread like any other, and may take so long to start or to end.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The job again and again, until it is enough.
+/// The job again and again, until it is enough, or the job fails.
 struct Task {
     job: Job,
     enough: Arc<AtomicBool>,
@@ -33,7 +33,9 @@ struct Task {
 impl Task {
     fn run(mut self) {
         while !self.enough.load(Ordering::Relaxed) {
-            std::hint::black_box((self.job)());
+            if std::hint::black_box((self.job)()).is_err() {
+                break;
+            }
         }
     }
 }
@@ -211,7 +213,7 @@ impl Stage {
                     *dispatched = self.send(suspended.into())?;
                     return Ok(Some(now));
                 }
-                Some((_, Completion::Finished(_))) => bail!("a job ended by itself"),
+                Some((_, Completion::Finished(_))) => bail!("a job failed"),
                 None if now.since(start) > time => return Ok(None),
                 None => {}
             }

@@ -49,17 +49,39 @@ pub struct Times {
 pub struct Served {
     /// The median latency of short requests, microseconds.
     pub short_p50_us: f64,
-    /// The 99th percentile; none where requests did not finish.
+    /// The 99th percentile; none where requests did not finish, or of fewer than 100.
     pub short_p99_us: Option<f64>,
+    /// How many short requests these are of.
+    pub short_requests: u64,
     pub requests: u64,
-    /// How many of them did not finish.
-    pub unfinished: u64,
+    /// What became of the short ones, and of the long ones.
+    pub counts: [Counted; 2],
     /// How often requests were preempted.
     pub preemptions: u64,
     /// How often short ones were: within a lock, that makes others wait.
     pub short_preemptions: u64,
     /// What the runtime said of itself.
     pub description: String,
+}
+
+impl Served {
+    /// How many requests did not finish.
+    #[must_use]
+    pub fn unfinished(&self) -> u64 {
+        self.counts.iter().map(|one| one.unfinished).sum()
+    }
+}
+
+/// A burst's requests of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    /// Arrived after the burst's first fifth.
+    pub offered: u64,
+    /// Finished between that fifth and the last arrival, whenever they arrived.
+    pub finished: u64,
+    /// Did not finish at all.
+    pub unfinished: u64,
 }
 
 /// How a burst is scheduled.

@@ -1,13 +1,12 @@
 //! One figure: `bench-ordinary duration | answers | times | serve`, printed as JSON.
 
-use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use shinjuku_bench_ordinary::mixes::MIXES;
 use shinjuku_bench_ordinary::serving::{Burst, times};
-use shinjuku_bench_ordinary::works::{Job, WORKS};
+use shinjuku_bench_ordinary::works::{WORKS, duration};
 use shinjuku_bench_ordinary::{By, Times, Way, answer};
 
 /// One figure of `cargo xtask bench ordinary`.
@@ -70,7 +69,7 @@ fn main() -> Result<()> {
     let json = match options.figure {
         Figure::Duration => {
             core_affinity::set_for_current(cores[1]);
-            serde_json::to_string(&duration(job()?, length))?
+            serde_json::to_string(&duration(job()?, length)?)?
         }
         Figure::Answers { by } => {
             serde_json::to_string(&answer::measure(job()?, by, length, cores)?)?
@@ -95,17 +94,4 @@ fn main() -> Result<()> {
     };
     println!("{json}");
     Ok(())
-}
-
-fn duration(mut job: Job, length: Duration) -> shinjuku_bench_ordinary::Duration {
-    let start = Instant::now();
-    let mut least = Duration::MAX;
-    while least == Duration::MAX || start.elapsed() < length {
-        let before = Instant::now();
-        black_box(job());
-        least = least.min(before.elapsed());
-    }
-    shinjuku_bench_ordinary::Duration {
-        least_us: least.as_nanos() as f64 / 1_000.0,
-    }
 }

@@ -10,17 +10,20 @@ use shinjuku::{ClassStatistics, Runtime, ShutdownReport, handler_fn};
 use shinjuku_preempt::{Clock, Realtime};
 use shinjuku_workload::injector::{Injector, Planned, Progress};
 use shinjuku_workload::{
-    Class, Length, Mix as Drawn, Schedule, ScheduleConfig, ServiceTime, Summary,
+    Class, Length, Mix as Drawn, Record, Schedule, ScheduleConfig, ServiceTime, Summary,
 };
 
 use crate::answer::token;
 use crate::mixes::{Mix, Works};
-use crate::{Served, Times, Way};
+use crate::{Counted, Served, Times, Way};
 
 /// Real-time threads, where permitted. Lower than what the kernel itself has at 99.
 const PRIORITY: i32 = 50;
-/// The kernel takes real-time threads off their cores after 950 ms of a second.
-const LONGEST: Duration = Duration::from_millis(800);
+/// No burst lasts longer: the kernel takes real-time threads off their cores after 950 ms of a
+/// second.
+pub const LONGEST: Duration = Duration::from_millis(800);
+/// Of fewer short requests there is no 99th percentile.
+const SAMPLES: usize = 100;
 /// What the threads may take to start.
 const START: Duration = Duration::from_secs(5);
 /// How long requests may take after the last arrival. What has not started by then does nothing.
@@ -49,7 +52,7 @@ pub struct Burst<'a> {
     pub times: Times,
     /// Share of the worker's time.
     pub load: f64,
-    /// From the first arrival to the last, at most 800 ms.
+    /// From the first arrival to the last, at most [`LONGEST`].
     pub length: Duration,
     pub seed: u64,
 }
@@ -66,7 +69,7 @@ impl Burst<'_> {
     }
 
     fn arrivals(&self, drawn: &Drawn) -> Result<Arc<[Planned<Work>]>> {
-        let length = Length::lasting(self.length.min(LONGEST));
+        let length = Length::lasting(self.length);
         let config = ScheduleConfig::at_load(self.load, 1, length).with_seed(self.seed);
         let schedule = Schedule::generate(drawn, &config)?;
         let arrivals = schedule.arrivals().iter().zip(0..);
@@ -80,13 +83,19 @@ impl Burst<'_> {
     /// Serves it by `way`.
     ///
     /// # Errors
-    /// The program has no such probes, the runtime does not start, or a request fails.
+    /// It is too long, the program has no such probes, the runtime does not start, or a request
+    /// fails.
     pub fn serve(&self, way: Way) -> Result<Served> {
         Ok(self.run(way)?.0)
     }
 
     /// Also what a request of each kind took its worker, on the mean.
     fn run(&self, way: Way) -> Result<(Served, Times)> {
+        ensure!(
+            self.length <= LONGEST,
+            "a burst of {:?} is too long: the kernel would take its real-time threads off their cores",
+            self.length
+        );
         let works = self.mix.prepare()?;
         let drawn = self.classes()?;
         let arrivals = self.arrivals(&drawn)?;
@@ -101,7 +110,7 @@ impl Burst<'_> {
             .serve(injector.context("one injector")?)
             .context("it does not start")?;
         let is_injected = || progress.is_exhausted();
-        wait(self.length.min(LONGEST) + START, is_injected);
+        wait(self.length + START, is_injected);
         ensure!(is_injected(), "the arrivals were not injected in time");
         wait(PATIENCE, || server.statistics().in_system() == 0);
         let end = Clock::get().now_nanos();
@@ -113,7 +122,7 @@ impl Burst<'_> {
         check(&report)?;
         ensure!(progress.refused().is_empty(), "requests were refused");
         let records = progress.records(&arrivals, end);
-        let unfinished = arrivals.len() - records.len();
+        let counts = count(&arrivals, &records, progress.start.load(Ordering::Acquire));
         let summary = Summary::of(&drawn, &records)?;
         let short = summary.class(0).context("no short request finished")?;
         let took_us =
@@ -125,15 +134,35 @@ impl Burst<'_> {
         let served = Served {
             short_p50_us: short.p50_ns as f64 / 1e3,
             // The short ones that did not finish would be among the last percent.
-            short_p99_us: (unfinished == 0).then_some(short.p99_ns as f64 / 1e3),
+            short_p99_us: (records.len() == arrivals.len() && short.requests >= SAMPLES)
+                .then_some(short.p99_ns as f64 / 1e3),
+            short_requests: short.requests as u64,
             requests: arrivals.len() as u64,
-            unfinished: unfinished as u64,
+            counts,
             preemptions: statistics.preemptions.taken(),
             short_preemptions: statistics.classes[0].preemptions,
             description,
         };
         Ok((served, times))
     }
+}
+
+/// Sorts a burst's requests by kind; its first arrival is due at `start`.
+fn count(arrivals: &[Planned<Work>], records: &[Record], start: u64) -> [Counted; 2] {
+    let end = arrivals.last().map_or(0, |(last, _)| last.at_ns);
+    let window = end / 5..=end;
+    let mut counts = [Counted::default(); 2];
+    for (arrival, _) in arrivals {
+        let counts = &mut counts[usize::from(arrival.class)];
+        counts.offered += u64::from(window.contains(&arrival.at_ns));
+        counts.unfinished += 1;
+    }
+    for record in records {
+        let counts = &mut counts[usize::from(record.class)];
+        counts.finished += u64::from(window.contains(&(record.finish_ns - start)));
+        counts.unfinished -= 1;
+    }
+    counts
 }
 
 /// What a mix's requests take a worker that runs each to its end and often waits for the next one:
@@ -148,7 +177,7 @@ pub fn times(mix: &Mix, length: Duration) -> Result<Times> {
         mix,
         times: mix.prepare()?.times(length)?,
         load: 0.3,
-        length,
+        length: length.min(LONGEST),
         seed: SEED,
     };
     let (_, times) = burst.run(Way::ToCompletion)?;
@@ -219,6 +248,8 @@ fn handler(
 
 #[cfg(test)]
 mod tests {
+    use shinjuku_workload::Arrival;
+
     use super::*;
     use crate::mixes::MIXES;
 
@@ -235,11 +266,62 @@ mod tests {
         };
         // What a busy machine has not served in `PATIENCE` is given up.
         let mut attempts = (0..20).map(|_| burst.serve(Way::Probes).unwrap());
-        let served = attempts.find(|served| served.unfinished == 0);
+        let served = attempts.find(|served| served.unfinished() == 0);
         let served = served.expect("one of twenty bursts is served to its end");
         assert!(
             served.requests > 10 && served.short_p50_us > 0.0,
             "{served:?}"
         );
+    }
+    #[test]
+    fn a_burst_that_is_too_long_is_refused() {
+        let burst = Burst {
+            mix: &MIXES[0],
+            times: Times {
+                short_us: 1.0,
+                long_us: 100.0,
+            },
+            load: 0.1,
+            length: LONGEST + Duration::from_millis(1),
+            seed: 1,
+        };
+        let error = burst.serve(Way::Probes).unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
+    }
+
+    #[test]
+    fn requests_are_counted_after_the_first_fifth() {
+        const START: u64 = 5_000;
+        let arrivals = [(0, 0), (200, 0), (500, 1), (900, 0), (1_000, 0)];
+        let planned = |(at_ns, class)| {
+            let arrival = Arrival {
+                at_ns,
+                service_ns: 1,
+                flow: 0,
+                class,
+            };
+            let (number, is_long) = (0, class == 1);
+            (arrival, Work { number, is_long })
+        };
+        let record = |(arrival, finish, class): (u64, u64, u16)| Record {
+            arrival_ns: START + arrival,
+            service_ns: 1,
+            finish_ns: START + finish,
+            class,
+        };
+        // The last one comes after the last arrival, and the long one not at all.
+        let records = [
+            (0, 300, 0),
+            (200, 199, 0),
+            (900, 1_000, 0),
+            (1_000, 1_001, 0),
+        ];
+        let [short, long] = count(&arrivals.map(planned), &records.map(record), START);
+        let counted = |offered, finished, unfinished| Counted {
+            offered,
+            finished,
+            unfinished,
+        };
+        assert_eq!((short, long), (counted(3, 2, 0), counted(1, 0, 1)));
     }
 }

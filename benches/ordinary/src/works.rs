@@ -3,9 +3,10 @@
 
 use std::fmt::Write;
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 use aho_corasick::AhoCorasick;
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use etherparse::{PacketBuilder, SlicedPacket};
 use hdrhistogram::Histogram;
 use indexmap::IndexMap;
@@ -19,8 +20,8 @@ use regex::Regex;
 
 use crate::sqlite::Table;
 
-/// A job, to be done again and again.
-pub type Job = Box<dyn FnMut() -> u64 + Send>;
+/// A job, to be done again and again. What it makes is above 0.
+pub type Job = Box<dyn FnMut() -> Result<u64> + Send>;
 
 /// Sets a job up.
 type Prepare = fn() -> Result<Job>;
@@ -44,6 +45,24 @@ pub const WORKS: [(&str, Prepare); 15] = [
     ("plotters, SVG", plot),
 ];
 
+/// How long `job` takes, done again and again for `length`.
+///
+/// # Errors
+/// It fails, or computes nothing: then it would be fast.
+pub fn duration(mut job: Job, length: Duration) -> Result<crate::Duration> {
+    let start = Instant::now();
+    let mut least = Duration::MAX;
+    while least == Duration::MAX || start.elapsed() < length {
+        let before = Instant::now();
+        let computed = black_box(job());
+        least = least.min(before.elapsed());
+        ensure!(computed? > 0, "the job computed nothing");
+    }
+    Ok(crate::Duration {
+        least_us: least.as_nanos() as f64 / 1_000.0,
+    })
+}
+
 pub(crate) const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("values");
 pub(crate) const KEYS: u64 = 20_000;
 
@@ -63,7 +82,7 @@ pub(crate) fn database() -> Result<Database> {
 
 fn redb_range() -> Result<Job> {
     let database = database()?;
-    let range = move || -> Result<u64> {
+    Ok(Box::new(move || {
         let table = database.begin_read()?.open_table(TABLE)?;
         let mut sum = 0;
         for entry in table.range(5_000..6_000)? {
@@ -71,30 +90,25 @@ fn redb_range() -> Result<Job> {
             sum += key.value() + u64::from(value.value()[3]);
         }
         Ok(sum)
-    };
-    Ok(Box::new(move || range().unwrap_or(0)))
+    }))
 }
 
 fn redb_lookups() -> Result<Job> {
     let database = database()?;
-    let lookups = move || -> Result<u64> {
+    Ok(Box::new(move || {
         let table = database.begin_read()?.open_table(TABLE)?;
         let mut sum = 0;
         for key in 0..100 {
-            sum += table
-                .get(key * 191)?
-                .map_or(0, |value| u64::from(value.value()[0]));
+            let found = table.get(key * 191)?.context("the store's own key")?;
+            sum += u64::from(found.value()[0]);
         }
         Ok(sum)
-    };
-    Ok(Box::new(move || lookups().unwrap_or(0)))
+    }))
 }
 
 fn sqlite_range() -> Result<Job> {
     let table = Table::new()?;
-    Ok(Box::new(move || {
-        table.sum::<false>(5_000..6_000).unwrap_or(0)
-    }))
+    Ok(Box::new(move || table.sum::<false>(5_000..6_000)))
 }
 
 /// Words with an address here and there.
@@ -119,7 +133,7 @@ fn regex_captures() -> Result<Job> {
     let (text, addresses) = (text(), Regex::new(addresses())?);
     Ok(Box::new(move || {
         let captures = addresses.captures_iter(&text);
-        captures.map(|found| found[1].len() as u64).sum()
+        Ok(captures.map(|found| found[1].len() as u64).sum())
     }))
 }
 
@@ -132,23 +146,23 @@ pub(crate) fn entries() -> String {
 fn json_parse() -> Result<Job> {
     let text = entries();
     Ok(Box::new(move || {
-        let value: Result<serde_json::Value, _> = serde_json::from_str(&text);
-        value.map_or(0, |value| value.as_array().map_or(0, Vec::len) as u64)
+        let value: serde_json::Value = serde_json::from_str(&text)?;
+        Ok(value.as_array().map_or(0, Vec::len) as u64)
     }))
 }
 
 fn toml_parse() -> Result<Job> {
     let text = include_str!("../Cargo.toml");
     Ok(Box::new(move || {
-        let table: Result<toml::Table, _> = text.parse();
-        table.map_or(0, |table| table.len() as u64)
+        let table: toml::Table = text.parse()?;
+        Ok(table.len() as u64)
     }))
 }
 
 fn syn_parse() -> Result<Job> {
     let text = include_str!("works.rs");
     Ok(Box::new(move || {
-        syn::parse_file(text).map_or(0, |file| file.items.len() as u64)
+        Ok(syn::parse_file(text)?.items.len() as u64)
     }))
 }
 
@@ -157,7 +171,8 @@ fn deflate() -> Result<Job> {
     Ok(Box::new(move || {
         let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 6);
         let unpacked = miniz_oxide::inflate::decompress_to_vec(&packed);
-        (packed.len() + unpacked.map_or(0, |bytes| bytes.len())) as u64
+        let unpacked = unpacked.ok().context("it cannot unpack what it packed")?;
+        Ok((packed.len() + unpacked.len()) as u64)
     }))
 }
 
@@ -165,10 +180,8 @@ fn search() -> Result<Job> {
     let patterns = ["ipsum", "host3", "user17", "user399", "dolor", "m 12"];
     let (text, automaton) = (text(), AhoCorasick::new(patterns)?);
     Ok(Box::new(move || {
-        automaton
-            .find_iter(&text)
-            .map(|found| found.start() as u64)
-            .sum()
+        let found = automaton.find_iter(&text);
+        Ok(found.map(|found| found.start() as u64).sum())
     }))
 }
 
@@ -179,8 +192,8 @@ fn http_heads() -> Result<Job> {
         let parsed = (0..100).map(|_| {
             let mut headers = [httparse::EMPTY_HEADER; 16];
             let mut request = httparse::Request::new(&mut headers);
-            let status = request.parse(black_box(head.as_bytes()));
-            status.map_or(0, |_| request.headers.len() as u64)
+            request.parse(black_box(head.as_bytes()))?;
+            Ok(request.headers.len() as u64)
         });
         parsed.sum()
     }))
@@ -194,8 +207,8 @@ fn packets() -> Result<Job> {
         .write(&mut packet, &[7; 64])?;
     Ok(Box::new(move || {
         let parsed = (0..200).map(|_| {
-            let sliced = SlicedPacket::from_ethernet(black_box(&packet));
-            sliced.map_or(0, |sliced| u64::from(sliced.transport.is_some()))
+            let sliced = SlicedPacket::from_ethernet(black_box(&packet))?;
+            Ok(u64::from(sliced.transport.is_some()))
         });
         parsed.sum()
     }))
@@ -207,9 +220,9 @@ fn histogram() -> Result<Job> {
         histogram.reset();
         for value in 0..2_000 {
             // Any value fits: the histogram grows.
-            let _ = histogram.record(value * value);
+            histogram.record(value * value)?;
         }
-        histogram.value_at_quantile(0.99)
+        Ok(histogram.value_at_quantile(0.99))
     }))
 }
 
@@ -223,7 +236,7 @@ fn samples() -> Result<Job> {
             1 => gamma.sample(&mut random),
             _ => log_normal.sample(&mut random),
         });
-        sums.sum::<f64>() as u64
+        Ok(sums.sum::<f64>() as u64)
     }))
 }
 
@@ -234,12 +247,12 @@ fn index() -> Result<Job> {
             *map.entry(key.wrapping_mul(0x9e37_79b9) % 997).or_insert(0) += key;
         }
         map.sort_unstable_keys();
-        map.values().take(10).sum()
+        Ok(map.values().take(10).sum())
     }))
 }
 
 fn plot() -> Result<Job> {
-    let draw = || -> Result<u64> {
+    Ok(Box::new(|| {
         let mut svg = String::new();
         {
             let area = SVGBackend::with_string(&mut svg, (640, 480)).into_drawing_area();
@@ -253,8 +266,7 @@ fn plot() -> Result<Job> {
             area.present()?;
         }
         Ok(svg.len() as u64)
-    };
-    Ok(Box::new(move || draw().unwrap_or(0)))
+    }))
 }
 
 #[cfg(test)]
@@ -265,7 +277,26 @@ mod tests {
     fn every_job_computes_something() {
         for (name, prepare) in WORKS {
             let mut job = prepare().unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert!(job() > 0, "{name}");
+            assert!(job().unwrap() > 0, "{name}");
         }
+    }
+
+    #[test]
+    fn a_job_that_fails_or_computes_nothing_has_no_duration() {
+        // The second time: what failed is not the fastest.
+        let second = |job: fn() -> Result<u64>| -> Job {
+            let mut times = 0;
+            Box::new(move || {
+                times += 1;
+                if times < 2 { Ok(1) } else { job() }
+            })
+        };
+        let long = Duration::from_secs(60);
+        let failed = duration(second(|| anyhow::bail!("no such key")), long);
+        assert_eq!(failed.unwrap_err().to_string(), "no such key");
+        let nothing = duration(second(|| Ok(0)), long);
+        let error = nothing.unwrap_err().to_string();
+        assert_eq!(error, "the job computed nothing");
+        assert!(duration(second(|| Ok(1)), Duration::ZERO).unwrap().least_us < 1e6);
     }
 }

@@ -133,9 +133,13 @@ fn compare(over: &Runs<Rates>, under: &Runs<Rates>, goal: Option<Goal>) -> Vec<C
     OPINIONS.map(compare).into()
 }
 
-/// The target of two dispatchers, by the clock. It takes all opinions, and each repetition on cores
-/// of their own.
+/// The target of two dispatchers. It takes right replies to all requests.
 fn target(two: &Runs<Rates>, one: &Runs<Rates>) -> Target {
+    stages::sound(by_the_clock(two, one), two, &[one], Rates::faults)
+}
+
+/// By the clock. It takes all opinions, and each repetition on cores of their own.
+fn by_the_clock(two: &Runs<Rates>, one: &Runs<Rates>) -> Target {
     let compared = compare(two, one, Some(GOAL));
     let Some(target) = compared.first().and_then(Target::of) else {
         return Target::not_shown(&two.name, GOAL, stages::NOT_MEASURED);
@@ -293,8 +297,25 @@ mod tests {
         // Not even if the clock said otherwise.
         let shared = runs("two", &[(1, 2_500_000), (1, 2_500_000)]);
         assert!(!reached(&shared, &one));
-        let none = Runs::of("two", [None]);
-        assert_eq!(target(&none, &one).verdict, Verdict::NotShown);
+    }
+
+    #[test]
+    fn without_a_figure_it_is_missed_if_two_have_failed() {
+        let [one, two] = ["one", "two"].map(|name| runs(name, &[(1, 2_500_000)]));
+        let none = |name| Runs::of(name, [None]);
+        assert_eq!(target(&none("two"), &one).verdict, Verdict::Missed);
+        assert_eq!(target(&two, &none("one")).verdict, Verdict::NotShown);
+    }
+
+    #[test]
+    fn wrong_or_missing_replies_of_either_miss_the_target() {
+        let one = runs("one", &[(1, 2_500_000)]);
+        let two = runs("two", &[(1, 2_500_000), (0, 2_400_000)]);
+        let mut lost = two.clone();
+        lost.runs[0].as_mut().unwrap().unanswered = 2;
+        let mut wrong = one.clone();
+        wrong.runs[0].as_mut().unwrap().dispatchers[0].wrong = 1;
+        assert!(reached(&two, &one) && !reached(&lost, &one) && !reached(&two, &wrong));
     }
 
     #[test]

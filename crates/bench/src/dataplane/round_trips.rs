@@ -12,7 +12,7 @@ use shinjuku_plot::Table;
 
 use super::Bench;
 use super::server::{Kind, Over, Server};
-use super::stages::{NOT_MEASURED, cores, faults};
+use super::stages::{NOT_MEASURED, cores, faults, sound};
 use crate::harness::{Comparison, Goal, Runs, Section, Session, Target, comparisons};
 use crate::report;
 
@@ -104,12 +104,16 @@ impl RoundTrips {
 
     /// The round trip over memif.
     pub fn targets(&self) -> Vec<Target> {
-        let shown: Vec<_> = self.compared().iter().filter_map(Target::of).collect();
-        if !shown.is_empty() {
-            return shown;
-        }
-        let name = format!("{ROUND_TRIP}: {MEMIF} / {MEMIF_RAW}");
-        vec![Target::not_shown(name, GOAL, NOT_MEASURED)]
+        let [own, bare] = [MEMIF, MEMIF_RAW].map(|name| self.of(name));
+        let Some((own, bare)) = own.zip(bare) else {
+            let name = format!("{ROUND_TRIP}: {MEMIF} / {MEMIF_RAW}");
+            return vec![Target::not_shown(name, GOAL, NOT_MEASURED)];
+        };
+        let shown = self.compared();
+        let shown = shown.iter().filter_map(Target::of);
+        shown
+            .map(|target| sound(target, own, &[bare], Calls::faults))
+            .collect()
     }
 
     /// Percentiles of each contender, and how they compare.
@@ -164,3 +168,58 @@ const MEAN: Value = |calls| Some(1e6 / calls.rate.sustained);
 const P50: Value = |calls| calls.p50_us;
 const P99: Value = |calls| calls.p99_us;
 const P999: Value = |calls| calls.p999_us;
+
+#[cfg(test)]
+mod tests {
+    use shinjuku_bench_dataplane::Rate;
+
+    use super::*;
+    use crate::harness::Verdict::{self, Met, Missed, NotShown};
+
+    fn calls(p50_us: f64, [wrong, unanswered]: [u64; 2]) -> Option<Calls> {
+        let rate = Rate {
+            nanos: [1e3 * p50_us; 3],
+            sustained: 1e6 / p50_us,
+            waited: None,
+            cores: vec![1],
+            requests: 1,
+            within: 1,
+            wrong,
+        };
+        Some(Calls {
+            reply: SHORTEST_PAYLOAD,
+            rate,
+            unanswered,
+            p50_us: Some(p50_us),
+            p99_us: None,
+            p999_us: None,
+        })
+    }
+
+    fn verdict(contenders: Vec<Runs<Calls>>) -> Verdict {
+        let round_trips = RoundTrips {
+            contenders,
+            ..RoundTrips::default()
+        };
+        let [target] = &round_trips.targets()[..] else {
+            panic!("one target");
+        };
+        target.verdict
+    }
+
+    #[test]
+    fn a_round_trip_is_judged_by_right_replies_to_all_requests() {
+        let raw = || Runs::of(MEMIF_RAW, [calls(1.0, [0; 2])]);
+        for (p50_us, faults, expected) in [
+            (2.0, [0, 0], Met),
+            (2.1, [0, 0], Missed),
+            (2.0, [1, 0], Missed),
+            (2.0, [0, 1], Missed),
+        ] {
+            let own = Runs::of(MEMIF, [calls(p50_us, faults)]);
+            assert_eq!(verdict(vec![raw(), own]), expected, "{p50_us} {faults:?}");
+        }
+        assert_eq!(verdict(vec![raw(), Runs::of(MEMIF, [None])]), Missed);
+        assert_eq!(verdict(Vec::new()), NotShown);
+    }
+}

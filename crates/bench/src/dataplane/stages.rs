@@ -85,7 +85,11 @@ impl Stages {
         let of = |(how, nanos): (&str, Nanos)| {
             let name = format!("million requests a second through the runtime, {how}");
             let rates = runtime.and_then(|runs| runs.spread(|rates| Some(1e3 / nanos(rates)?)));
-            Target::judged(name, GOAL, rates, NOT_MEASURED)
+            let target = Target::judged(name, GOAL, rates, NOT_MEASURED);
+            match runtime {
+                Some(runs) => sound(target, runs, &[], Rates::faults),
+                None => target,
+            }
         };
         [("median burst", nanos as Nanos), ("all bursts", sustained)]
             .map(of)
@@ -208,10 +212,25 @@ pub fn faults(all: impl Iterator<Item = [u64; 2]>) -> Option<String> {
     })
 }
 
+/// The target of `own`, beside `others`: missed, whatever the figure, where any of them got wrong
+/// replies or none, since a rate says nothing then; and where `own` failed.
+pub fn sound<T>(
+    target: Target,
+    own: &Runs<T>,
+    others: &[&Runs<T>],
+    faults: fn(&T) -> [u64; 2],
+) -> Target {
+    let mut all = others.iter().copied().chain([own]).flat_map(Runs::measured);
+    match all.any(|one| faults(one) != [0; 2]) {
+        true => target.missed("wrong or missing replies"),
+        false => target.unless_failed(own),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Verdict::{Met, Missed, NotShown};
+    use crate::harness::Verdict::{self, Met, Missed, NotShown};
 
     fn runtime(median: f64, all: f64) -> Runs<Rates> {
         let rate = Rate {
@@ -249,13 +268,31 @@ mod tests {
         assert_eq!(waited(&runtime(150.0, 190.0)), "by the clock");
     }
 
-    #[test]
-    fn a_rate_that_is_not_there_is_not_shown() {
+    fn all_are(runs: Runs<Rates>, verdict: Verdict) -> bool {
         let stages = Stages {
             wire: "memory".to_owned(),
-            stages: vec![Runs::new(RUNTIME)],
+            stages: vec![runs],
         };
         let mut targets = stages.targets().into_iter();
-        assert!(targets.all(|target| target.verdict == NotShown));
+        targets.all(|target| target.verdict == verdict)
+    }
+
+    #[test]
+    fn a_rate_of_wrong_or_missing_replies_misses_the_target() {
+        let spoilt = |spoil: fn(&mut Rates)| {
+            let mut runs = runtime(150.0, 190.0);
+            runs.runs.push(runs.runs[0].clone());
+            runs.runs[1].iter_mut().for_each(spoil);
+            runs
+        };
+        assert!(all_are(spoilt(|_| {}), Met));
+        assert!(all_are(spoilt(|one| one.dispatchers[0].wrong = 1), Missed));
+        assert!(all_are(spoilt(|one| one.unanswered = 1), Missed));
+    }
+
+    #[test]
+    fn a_rate_that_was_not_asked_for_is_not_shown_and_one_that_failed_is_missed() {
+        assert!(all_are(Runs::new(RUNTIME), NotShown));
+        assert!(all_are(Runs::of(RUNTIME, [None, None]), Missed));
     }
 }

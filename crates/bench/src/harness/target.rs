@@ -146,6 +146,18 @@ impl Target {
         }
     }
 
+    /// Missed where `own`, which the target is about, failed in most repetitions, or in some so
+    /// that there is no figure.
+    #[must_use]
+    pub fn unless_failed<T>(self, own: &Runs<T>) -> Self {
+        let ran = |_: &T| Some(1.0);
+        if self.verdict == Verdict::NotShown && own.lacking(ran) > 0 {
+            self.missed(format!("{} failed: the notes say why", own.name))
+        } else {
+            self.needs_most_of(own, ran)
+        }
+    }
+
     /// The target of a comparison that has a goal.
     pub fn of(comparison: &Comparison) -> Option<Self> {
         let (name, wanted) = (comparison.name(), comparison.goal?);
@@ -222,6 +234,22 @@ mod tests {
             let all = [met.clone(), bad, absent.clone()];
             assert!(!passes(&all, true));
             assert!(passes(&all, false));
+        }
+    }
+
+    #[test]
+    fn what_fails_is_missed_and_what_was_not_measured_is_not() {
+        let met = Target::measured("met", Goal::AtLeast(1.0), FIGURE);
+        let absent = Target::not_shown("absent", Goal::AtLeast(1.0), "why");
+        for (runs, verdicts) in [
+            (&[][..], [Verdict::Met, Verdict::NotShown]),
+            (&[Some(1), Some(1)], [Verdict::Met, Verdict::NotShown]),
+            (&[Some(1), None], [Verdict::Met, Verdict::Missed]),
+            (&[Some(1), None, None], [Verdict::Missed; 2]),
+        ] {
+            let own = Runs::of("own", runs.iter().copied());
+            let found = [&met, &absent].map(|one| one.clone().unless_failed(&own).verdict);
+            assert_eq!(found, verdicts, "{runs:?}");
         }
     }
 

@@ -3,12 +3,12 @@
 
 use anyhow::{Result, ensure};
 use shinjuku_bench_ordinary::Answers;
+use shinjuku_bench_ordinary::works::WORKS;
 use shinjuku_plot::Table;
 use shinjuku_workload::repeat::Spread;
 
-use super::mixes::{self, MixResults};
-use super::{Ordinary, Work};
-use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, by_repetition};
+use super::{Ordinary, Work, mixes};
+use crate::harness::{Comparison, Goal, Measured, Runs, Section, Target, Verdict, by_repetition};
 use crate::report::or_dash;
 
 /// What compiled probes may cost: the mean over all works, and the worst.
@@ -58,6 +58,25 @@ impl Ordinary {
     }
 }
 
+/// The target of a figure that takes all works: what one of them would have made of it cannot be
+/// known.
+fn of_all(works: &[Work], name: &str, goal: Goal, measured: Option<Spread>) -> Target {
+    let target = Target::judged(name, goal, measured, "no work was measured");
+    let without: Vec<_> = works
+        .iter()
+        .filter(|work| work.overhead().is_none())
+        .map(|work| &work.name[..])
+        .collect();
+    if !without.is_empty() {
+        let without = without.join("; ");
+        target.missed(format!("not both programs have a figure of: {without}"))
+    } else if works.len() < WORKS.len() && target.verdict == Verdict::Met {
+        Target::not_shown(name, goal, "not all works were measured")
+    } else {
+        target
+    }
+}
+
 impl Measured for Ordinary {
     const BENCH: &'static str = "ordinary";
     const TITLE: &'static str = "ordinary code with compiled probes";
@@ -79,9 +98,7 @@ impl Measured for Ordinary {
     }
 
     fn targets(&self) -> Vec<Target> {
-        let target = |name: &str, goal, measured| {
-            Target::judged(name, goal, measured, "no work has both figures")
-        };
+        let target = |name, goal, measured| of_all(&self.works, name, goal, measured);
         let overheads = [
             target(
                 "duration with compiled probes / plain, mean of all works",
@@ -94,7 +111,7 @@ impl Measured for Ordinary {
                 self.worst_overhead(),
             ),
         ];
-        let mixes = self.mixes.iter().map(MixResults::target);
+        let mixes = mixes::targets(&self.mixes);
         overheads.into_iter().chain(mixes).collect()
     }
 
@@ -188,28 +205,57 @@ mod tests {
         }
     }
 
+    /// All works, each with this figure of both programs.
+    fn all(plain: [f64; 3], compiled: [f64; 3]) -> Ordinary {
+        let works = WORKS.map(|(name, _)| work(name, plain, compiled));
+        Ordinary {
+            works: works.into(),
+            mixes: Vec::new(),
+        }
+    }
+
+    fn of_works(ordinary: &Ordinary) -> [Target; 2] {
+        let mut targets = ordinary.targets().into_iter();
+        std::array::from_fn(|_| targets.next().unwrap())
+    }
+
     #[test]
     fn the_targets_are_the_mean_of_all_works_and_the_worst_of_them() {
-        let ordinary = Ordinary {
-            works: vec![
-                work("a", [10.0; 3], [10.0, 10.2, 10.1]),
-                work("b", [100.0; 3], [120.0, 119.0, 118.0]),
-            ],
-            mixes: Vec::new(),
-        };
+        let mut ordinary = all([10.0; 3], [10.0, 10.2, 10.1]);
+        ordinary.works[1] = work("b", [100.0; 3], [120.0, 119.0, 118.0]);
         ordinary.check().unwrap();
-        let [mean, worst] = &ordinary.targets()[..] else {
-            panic!("two targets")
-        };
-        assert!((mean.measured.unwrap() - 1.1).abs() < 1e-9, "{mean:?}");
+        let works = WORKS.len() as f64;
+        let [mean, worst] = of_works(&ordinary);
+        let expected = 1.0 + (0.01 * (works - 1.0) + 0.19) / works;
+        assert!((mean.measured.unwrap() - expected).abs() < 1e-9, "{mean:?}");
         assert!((worst.measured.unwrap() - 1.19).abs() < 1e-9, "{worst:?}");
         assert_eq!(
             (mean.verdict, worst.verdict),
-            (Verdict::Missed, Verdict::Missed)
+            (Verdict::Met, Verdict::Missed)
         );
         let sections = ordinary.sections();
         assert_eq!(sections[0].tables[0].rows[1][3], "1.190");
         assert_eq!(sections[1].tables[0].rows[0][3], "-", "no answers");
+    }
+
+    #[test]
+    fn a_work_whose_program_fails_misses_both_targets_by_name() {
+        let mut ordinary = all([10.0; 3], [10.0; 3]);
+        let met = |target: &Target| target.verdict == Verdict::Met;
+        assert!(of_works(&ordinary).iter().all(met));
+        ordinary.works[2].durations[1].runs = vec![None; 3];
+        for target in of_works(&ordinary) {
+            assert_eq!(target.verdict, Verdict::Missed);
+            assert!(target.reason.unwrap().ends_with(WORKS[2].0));
+        }
+    }
+
+    #[test]
+    fn a_bench_that_ended_early_shows_no_mean() {
+        let mut ordinary = all([10.0; 3], [10.0; 3]);
+        ordinary.works.pop();
+        let shown = |target: &Target| target.verdict != Verdict::NotShown;
+        assert!(!of_works(&ordinary).iter().any(shown));
     }
 
     #[test]
