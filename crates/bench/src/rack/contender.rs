@@ -5,7 +5,7 @@
 //! work. They have the same Ethernet addresses, too, or the client would seem to move each time.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use shinjuku::net::wire::{RackSchedMessage, ShinjukuRequest};
@@ -199,20 +199,22 @@ impl Contender {
     /// # Errors
     /// The program did something else with it.
     pub fn measure(&self, length: Duration) -> Result<Duration> {
-        let start = Instant::now();
-        let (mut sum, mut batches) = (Duration::ZERO, 0);
-        while batches == 0 || start.elapsed() < length {
-            let verdict = self.datapath.run(self.program, &self.frame, BATCH)?;
-            ensure!(
-                verdict.action == self.action,
-                "{}: the program answers {:?}",
-                self.name,
-                verdict.action
-            );
-            sum += verdict.duration;
-            batches += 1;
-        }
-        Ok(sum / batches)
+        // One run for all: around each the kernel does other things for tens of milliseconds.
+        let about = self.repeat(BATCH)?.as_nanos().max(1);
+        let times = length.as_nanos() / about;
+        self.repeat(u32::try_from(times).unwrap_or(u32::MAX).max(BATCH))
+    }
+
+    /// Nanoseconds a packet, of so many.
+    fn repeat(&self, times: u32) -> Result<Duration> {
+        let verdict = self.datapath.run(self.program, &self.frame, times)?;
+        ensure!(
+            verdict.action == self.action,
+            "{}: the program answers {:?}",
+            self.name,
+            verdict.action
+        );
+        Ok(verdict.duration)
     }
 }
 

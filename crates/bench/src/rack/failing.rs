@@ -193,8 +193,8 @@ impl Inside {
                 ticked = now;
                 for event in self.rack.tick()? {
                     match noticed {
-                        None if event.contains("has failed") => noticed = Some(now),
-                        Some(_) if event.contains("tried again") => {
+                        None if event.contains("server 0 has failed") => noticed = Some(now),
+                        Some(_) if event.contains("server 0 is tried again") => {
                             tried = Some(now);
                             at_trial = self.sent_so_far()?;
                         }
@@ -354,7 +354,8 @@ pub fn section(runs: &Runs<Phases>) -> Section {
     if let Some(after) = runs.spread(|one| Some(one.noticed_after_ms)) {
         let after = figure(after.median);
         table.notes.push(format!(
-            "The switch notices after {after} ms, of which {SILENCE_MS} are its configuration's."
+            "The switch notices after {after} ms, of which {SILENCE_MS} are its configuration's, by a \
+             clock that is up to a jiffy behind."
         ));
     }
     Section {

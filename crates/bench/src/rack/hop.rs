@@ -91,11 +91,19 @@ pub struct Hop {
     asked: SocketAddr,
     next: u32,
     core: CoreId,
-    stop: Arc<AtomicBool>,
+    orders: Arc<Orders>,
     server: Option<JoinHandle<()>>,
     // These end after all that is in them.
     rack: Option<Rack>,
     _namespaces: [Namespace; 3],
+}
+
+/// What the server is told. All hops' servers are on one core: only that of the hop that is measured
+/// polls.
+#[derive(Debug, Default)]
+struct Orders {
+    serve: AtomicBool,
+    stop: AtomicBool,
 }
 
 impl Hop {
@@ -115,8 +123,8 @@ impl Hop {
             }
             Between::Switch(mode) => (server, SWITCH, Some(switch.within(|| start(mode))?)),
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        let (told, core) = (Arc::clone(&stop), cores[1]);
+        let orders = Arc::<Orders>::default();
+        let (told, core) = (Arc::clone(&orders), cores[1]);
         let socket = home.within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
         let asking = client.within(|| UdpSocket::bind((CLIENT, 0)))?;
         for socket in [&socket, &asking] {
@@ -132,7 +140,7 @@ impl Hop {
             asked: (asked, PORT).into(),
             next: 0,
             core: cores[0],
-            stop,
+            orders,
             server: Some(server),
             rack,
             _namespaces: namespaces,
@@ -144,14 +152,24 @@ impl Hop {
     /// # Errors
     /// A request is not answered in time, or went another way.
     pub fn measure(&mut self, length: Duration) -> Result<RoundTrips> {
-        std::thread::scope(|scope| {
+        self.order(|orders| &orders.serve, true);
+        let measured = std::thread::scope(|scope| {
             // A thread of its own: the bench's is not to be pinned.
             let asking = scope.spawn(|| {
                 core_affinity::set_for_current(self.core);
                 self.ask_for(length)
             });
             asking.join().expect("it returns errors")
-        })
+        });
+        self.order(|orders| &orders.serve, false);
+        measured
+    }
+
+    fn order(&self, which: fn(&Orders) -> &AtomicBool, is_on: bool) {
+        which(&self.orders).store(is_on, Ordering::Relaxed);
+        if let Some(server) = &self.server {
+            server.thread().unpark();
+        }
     }
 
     fn ask_for(&mut self, length: Duration) -> Result<RoundTrips> {
@@ -203,7 +221,7 @@ impl Hop {
 
 impl Drop for Hop {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.order(|orders| &orders.stop, true);
         if let Some(server) = self.server.take() {
             let _ = server.join();
         }
@@ -263,10 +281,14 @@ fn start(mode: Mode) -> Result<Rack> {
     }
 }
 
-/// Answers at once, until told to stop.
-fn serve(socket: &UdpSocket, stop: &AtomicBool) {
+/// Answers at once while told to serve, until told to stop.
+fn serve(socket: &UdpSocket, orders: &Orders) {
     let mut bytes = [0; 64];
-    while !stop.load(Ordering::Relaxed) {
+    while !orders.stop.load(Ordering::Relaxed) {
+        if !orders.serve.load(Ordering::Relaxed) {
+            std::thread::park_timeout(LOST);
+            continue;
+        }
         let Ok((length, from)) = socket.recv_from(&mut bytes) else {
             std::hint::spin_loop();
             continue;

@@ -32,7 +32,7 @@ use fanout::Fanout;
 use hop::{Between, Hop, RoundTrips};
 use simulated::Simulated;
 
-/// Runs of a program between two looks at the clock.
+/// Runs of a program from which it is reckoned how many a point takes, and the fewest of a point.
 const BATCH: u32 = 20_000;
 
 /// What else the kernel takes for a run of any program is in this contender, too.
@@ -195,7 +195,7 @@ pub struct Row {
     pub name: String,
     /// What the packet is, and what becomes of it.
     pub note: String,
-    /// Nanoseconds a packet, by repetition.
+    /// Nanoseconds a packet, by repetition; none if one failed.
     pub nanos: Vec<f64>,
 }
 
@@ -230,11 +230,13 @@ impl RoundTripRow {
 
 impl Row {
     fn of(contender: &Contender, runs: &Runs<Duration>) -> Self {
-        let nanos = runs.measured().map(|one| one.as_secs_f64() * 1e9);
+        let nanos = runs.runs.iter();
+        let nanos = nanos.map(|one| one.map(|one| one.as_secs_f64() * 1e9));
         Self {
             name: contender.name.clone(),
             note: contender.note.clone(),
-            nanos: nanos.collect(),
+            // With a repetition missing, the others would be compared with none of their own.
+            nanos: nanos.collect::<Option<_>>().unwrap_or_default(),
         }
     }
 }
