@@ -91,7 +91,7 @@ fn dedicated_target(row: &Delay) -> Target {
         Some(ratio.max(1.0 / ratio))
     };
     let why = row.why_not.as_deref().unwrap_or(NOT_THERE);
-    Target::judged(name, DEDICATED, row.runs.spread(ratio), why)
+    Target::judged(name, DEDICATED, row.runs.spread(ratio), why).needs_most_of(&row.runs, ratio)
 }
 
 impl Elevate {
@@ -99,7 +99,8 @@ impl Elevate {
         let mut table = Table::new(
             "two busy loops, switched every 5 us; us, medians of medians",
             [
-                "entity", "pattern", "duration", "", "slides", "interval", "", "slides", "added",
+                "entity", "pattern", "turns", "duration", "", "slides", "interval", "", "slides",
+                "added",
             ],
         );
         for row in &self.delays {
@@ -109,6 +110,7 @@ impl Elevate {
             table.push([
                 row.entity.clone(),
                 row.runs.name.clone(),
+                or_dash(row.runs.median(|turns| Some(turns.turns as f64))),
                 duration,
                 durations,
                 slides,
@@ -130,6 +132,8 @@ impl Elevate {
             ..Section::new("Delay", [table])
         }
         .notes([
+            "Turns: how often the first loop was off its core. Below a tenth of the turns that fit, a repetition has \
+             neither duration nor interval. A dash: no repetition has it.",
             "vCPUs: threads of this process in guest mode under /dev/kvm; the slides have QEMU's.",
             "Added: in the shared pattern the scheduler makes each slot longer by what its own sleep takes, which it \
              measures at the start. So the duration there comes near the period by design, and the interval has \
@@ -442,12 +446,18 @@ mod tests {
         assert_eq!(verdicts, expected);
         // Turns that interrupts have cut in two are no five microseconds.
         let mut cut = measured();
-        cut.delays[0].runs.runs = vec![Some(Turns {
-            turns: 100,
-            duration_us: Some(2.6),
-            interval_us: Some(5.0),
-            added_us: None,
-        })];
+        let turns = |duration_us| {
+            Some(Turns {
+                turns: 100,
+                duration_us,
+                interval_us: Some(5.0),
+                added_us: None,
+            })
+        };
+        cut.delays[0].runs.runs = vec![turns(Some(2.6))];
+        assert_eq!(cut.targets()[0].verdict, Verdict::Missed);
+        // Nor are a few turns in one of three repetitions.
+        cut.delays[0].runs.runs = vec![turns(Some(5.0)), turns(None), None];
         assert_eq!(cut.targets()[0].verdict, Verdict::Missed);
     }
 
@@ -475,8 +485,8 @@ mod tests {
         };
         let (columns, durations) = lines("durations.csv");
         let expected = [
-            "process,dedicated,5.25,5,5.5,5,5.25,5,5.5,5,12.5,",
-            "vCPU,dedicated,,,,5,,,,5,,no /dev/kvm",
+            "process,dedicated,100,5.25,5,5.5,5,5.25,5,5.5,5,12.5,",
+            "vCPU,dedicated,,,,,5,,,,5,,no /dev/kvm",
         ];
         assert_eq!(durations, expected);
         assert_eq!(columns, expected[0].split(',').count());
