@@ -16,6 +16,7 @@ use shinjuku_examples::work::steps_per_nano;
 use shinjuku_loadgen::{Control, Protocol, Rates, Settings};
 use shinjuku_workload::Mix;
 
+use super::delay::Scheduled;
 use super::{AROUND, Bench, Elevate, Moment, elevate, start_part};
 use crate::harness::{PATIENCE, POLL, Process, Runs};
 
@@ -126,13 +127,29 @@ fn beside_busy_loops(
     let address = address(&mut server)?;
     let mut targets = vec![Target::Process(server.child.id())];
     targets.extend(all.iter().map(|busy| Target::Process(busy.child.id())));
+    let scheduled = Scheduled::by(&config);
     let elevation = elevate(config, &targets)?;
     // Before that the busy loops sleep, and the server has their slots.
     begin.check()?;
     begin.wait();
     let served = call.make(&address, &Mix::named("fixed")?, stop);
-    elevation.stop()?;
+    for busy in &mut all {
+        still_runs(busy)?;
+    }
+    scheduled.check()?;
+    scheduled.check_turns(&elevation.stop()?)?;
     Ok(served?.0)
+}
+
+/// Beside a program that has ended the server had slots of that.
+fn still_runs(beside: &mut Process) -> Result<()> {
+    let ended = beside.child.try_wait()?;
+    ensure!(
+        ended.is_none(),
+        "what runs beside the server ended early; {}",
+        beside.last_words()
+    );
+    Ok(())
 }
 
 /// So long the programs run, which the elevation ends before.
@@ -198,5 +215,23 @@ impl Call {
         };
         let classes = point.classes.iter().map(|class| of(&class.figures));
         Ok((of(&point.all), classes.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_beside_that_has_ended_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let shell = |script| {
+            Process::start(Path::new("/bin/sh"), directory.path(), &["-c", script]).unwrap()
+        };
+        still_runs(&mut shell("exec sleep 100")).unwrap();
+        let mut ended = shell("echo no core >&2; exit 1");
+        ended.child.wait().unwrap();
+        let error = still_runs(&mut ended).unwrap_err().to_string();
+        assert!(error.contains("no core"), "{error}");
     }
 }
