@@ -11,7 +11,7 @@ use crate::report::quoted;
 /// The slides' table of durations and intervals, beside theirs.
 pub(super) fn durations(delays: &[Delay]) -> String {
     let mut text = String::from(
-        "entity,pattern,duration_us,duration_us_min,duration_us_max,slides_duration_us,\
+        "entity,pattern,turns,duration_us,duration_us_min,duration_us_max,slides_duration_us,\
          interval_us,interval_us_min,interval_us_max,slides_interval_us,added_us,why_not\n",
     );
     for row in delays {
@@ -19,6 +19,7 @@ pub(super) fn durations(delays: &[Delay]) -> String {
         let fields = [
             quoted(&row.entity),
             quoted(&row.runs.name),
+            optional(row.runs.median(|turns| Some(turns.turns as f64))),
             spread(row.runs.spread(|turns| turns.duration_us)),
             duration,
             spread(row.runs.spread(|turns| turns.interval_us)),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use shinjuku_elevate::{Config, Elevation, Pattern, Table, Target};
+use shinjuku_elevate::{Config, Elevation, Pattern, Report, Table, Target};
 use shinjuku_preempt::guest::{Guest, GuestConfig};
 use shinjuku_preempt::{Generation, Outcome, Pool, PoolConfig, Worker};
 
@@ -108,17 +108,37 @@ pub(super) fn patterns(bench: &Bench<'_>) -> [(&'static str, Pattern); 2] {
 }
 
 /// What is measured ends while it is scheduled; otherwise it has not run in its slots.
-struct Scheduled(Option<Instant>);
+pub(super) struct Scheduled {
+    until: Option<Instant>,
+    /// How many take turns.
+    all: u64,
+}
 
 impl Scheduled {
-    fn for_at_most(length: Option<Duration>) -> Self {
-        Self(length.map(|length| Instant::now() + length))
+    /// From now on.
+    pub(super) fn by(config: &Config) -> Self {
+        Self {
+            until: config.at_most.map(|length| Instant::now() + length),
+            all: config.table.scheduled() as u64,
+        }
     }
 
-    fn check(&self) -> Result<()> {
+    /// Whether it still is.
+    pub(super) fn check(&self) -> Result<()> {
         ensure!(
-            self.0.is_none_or(|end| Instant::now() < end),
+            self.until.is_none_or(|end| Instant::now() < end),
             "what was scheduled did not get to run: here a switch takes longer than the slice"
+        );
+        Ok(())
+    }
+
+    /// Whether each of them was let run, by what the scheduler did.
+    pub(super) fn check_turns(&self, report: &Report) -> Result<()> {
+        ensure!(
+            report.switches >= self.all,
+            "the scheduler switched {} times: not all of {} had a turn",
+            report.switches,
+            self.all
         );
         Ok(())
     }
@@ -153,14 +173,16 @@ fn processes(
     let targets = both
         .each_ref()
         .map(|process| Target::Process(process.child.id()));
-    let scheduled = Scheduled::for_at_most(config.at_most);
+    let scheduled = Scheduled::by(&config);
     let elevation = elevate(config, &targets)?;
     moment.check()?;
     let [first, second] = both;
     let turns: Turns = first.result(seconds, stop)?;
     let _: Turns = second.result(seconds, stop)?;
     scheduled.check()?;
-    Ok(turns.scheduled_by(&elevation.stop()?))
+    let report = elevation.stop()?;
+    scheduled.check_turns(&report)?;
+    Ok(turns.scheduled_by(&report))
 }
 
 /// Threads of this process, or vCPUs: threads in guest mode.
@@ -183,7 +205,7 @@ fn threads(config: Config, length: Duration, guest: Option<&Guest>) -> Result<Tu
     };
     let (first, second) = (start(0)?, start(1)?);
     let targets = [first.0, second.0].map(Target::Thread);
-    let scheduled = Scheduled::for_at_most(config.at_most);
+    let scheduled = Scheduled::by(&config);
     let elevation = Elevation::start(config, &targets, None)?;
     moment.check()?;
     let turns = [first.1, second.1].map(|thread| {
@@ -192,6 +214,7 @@ fn threads(config: Config, length: Duration, guest: Option<&Guest>) -> Result<Tu
     });
     scheduled.check()?;
     let report = elevation.stop()?;
+    scheduled.check_turns(&report)?;
     let [turns, other] = turns;
     other?;
     Ok(turns?.scheduled_by(&report))
@@ -220,6 +243,25 @@ fn in_guest_mode(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scheduler_that_never_switched_is_no_measurement() {
+        let config = Config::new(0, Table::round_robin(2).unwrap());
+        let scheduled = Scheduled::by(&config);
+        let mut report = Report::default();
+        for (switches, fine) in [(0, false), (1, false), (2, true)] {
+            report.switches = switches;
+            assert_eq!(scheduled.check_turns(&report).is_ok(), fine, "{switches}");
+        }
+    }
+
+    #[test]
+    fn what_outlasts_its_scheduler_is_no_measurement() {
+        let config = Config::new(0, Table::round_robin(2).unwrap());
+        let until = |length| Scheduled::by(&config.clone().at_most(length)).check();
+        assert!(until(Duration::ZERO).is_err());
+        until(Duration::from_secs(3600)).unwrap();
+    }
 
     #[test]
     fn threads_and_vcpus_take_turns() {

@@ -13,9 +13,10 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use shinjuku_elevate::{Config, OnSleep, Table, Target};
 use shinjuku_examples::work::steps_per_nano;
-use shinjuku_loadgen::{Control, Protocol, Rates, Settings};
+use shinjuku_loadgen::{Control, Figures, Mark, Point, Protocol, Rates, Settings};
 use shinjuku_workload::Mix;
 
+use super::delay::Scheduled;
 use super::{AROUND, Bench, Elevate, Moment, elevate, start_part};
 use crate::harness::{PATIENCE, POLL, Process, Runs};
 
@@ -30,8 +31,10 @@ pub(super) const RATE: f64 = 5000.0;
 /// Flows of the client.
 const FLOWS: usize = 16;
 
-/// What the client saw.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What the client saw. There are no latencies where the server did not keep up or lost requests:
+/// those given up count with their age, so that the figures would be about the length of the
+/// measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Served {
     /// Mean latency, us.
@@ -42,6 +45,30 @@ pub struct Served {
     pub p99_us: Option<f64>,
     /// Requests answered a second.
     pub throughput_rps: f64,
+    /// Warnings of the client.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
+}
+
+impl Served {
+    fn of(figures: &Figures, marks: &[Mark]) -> Self {
+        let spoils = |mark: &Mark| matches!(mark, Mark::Saturated | Mark::Losses);
+        let latency = |value: Option<f64>| value.filter(|_| !marks.iter().any(spoils));
+        Self {
+            mean_us: latency(figures.mean_us),
+            p50_us: latency(figures.p50_us),
+            p99_us: latency(figures.p99_us),
+            throughput_rps: figures.throughput_rps,
+            marks: marks.to_vec(),
+        }
+    }
+
+    /// All requests, and those of each class.
+    fn at(point: &Point) -> (Self, Vec<Self>) {
+        let classes = point.classes.iter();
+        let classes = classes.map(|class| Self::of(&class.figures, &point.marks));
+        (Self::of(&point.all, &point.marks), classes.collect())
+    }
 }
 
 /// A length of the slice.
@@ -126,13 +153,29 @@ fn beside_busy_loops(
     let address = address(&mut server)?;
     let mut targets = vec![Target::Process(server.child.id())];
     targets.extend(all.iter().map(|busy| Target::Process(busy.child.id())));
+    let scheduled = Scheduled::by(&config);
     let elevation = elevate(config, &targets)?;
     // Before that the busy loops sleep, and the server has their slots.
     begin.check()?;
     begin.wait();
     let served = call.make(&address, &Mix::named("fixed")?, stop);
-    elevation.stop()?;
+    for busy in &mut all {
+        still_runs(busy)?;
+    }
+    scheduled.check()?;
+    scheduled.check_turns(&elevation.stop()?)?;
     Ok(served?.0)
+}
+
+/// Beside a program that has ended the server had slots of that.
+fn still_runs(beside: &mut Process) -> Result<()> {
+    let ended = beside.child.try_wait()?;
+    ensure!(
+        ended.is_none(),
+        "what runs beside the server ended early; {}",
+        beside.last_words()
+    );
+    Ok(())
 }
 
 /// So long the programs run, which the elevation ends before.
@@ -190,13 +233,46 @@ impl Call {
         let load = *plan.loads().first().context("there is one load")?;
         let point = plan.measure(load, self.seed, &[], &control)?.point;
         ensure!(point.all.answered > 0, "no request was answered");
-        let of = |figures: &shinjuku_loadgen::Figures| Served {
-            mean_us: figures.mean_us,
-            p50_us: figures.p50_us,
-            p99_us: figures.p99_us,
-            throughput_rps: figures.throughput_rps,
+        Ok(Served::at(&point))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_given_up_leave_no_latencies() {
+        let figures = Figures {
+            throughput_rps: 900.0,
+            mean_us: Some(5e4),
+            p50_us: Some(100.0),
+            p99_us: Some(2e5),
+            ..Figures::default()
         };
-        let classes = point.classes.iter().map(|class| of(&class.figures));
-        Ok((of(&point.all), classes.collect()))
+        for spoilt in [Mark::Saturated, Mark::Losses] {
+            let served = Served::of(&figures, &[Mark::Behind, spoilt]);
+            let latencies = [served.mean_us, served.p50_us, served.p99_us];
+            assert_eq!(latencies, [None; 3], "{spoilt:?}");
+            assert_eq!(served.throughput_rps, 900.0);
+        }
+        let late = Served::of(&figures, &[Mark::Behind]);
+        assert_eq!(
+            (late.p99_us, late.marks),
+            (figures.p99_us, vec![Mark::Behind])
+        );
+    }
+
+    #[test]
+    fn a_program_beside_that_has_ended_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let shell = |script| {
+            Process::start(Path::new("/bin/sh"), directory.path(), &["-c", script]).unwrap()
+        };
+        still_runs(&mut shell("exec sleep 100")).unwrap();
+        let mut ended = shell("echo no core >&2; exit 1");
+        ended.child.wait().unwrap();
+        let error = still_runs(&mut ended).unwrap_err().to_string();
+        assert!(error.contains("no core"), "{error}");
     }
 }

@@ -21,6 +21,9 @@ use shinjuku_workload::repeat::median;
 use super::{AROUND, Bench};
 use crate::harness::Runs;
 
+/// Most samples of the watcher.
+const MOST: usize = 1 << 14;
+
 /// A way to notice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -121,6 +124,32 @@ fn read(path: &str) -> Result<Option<f64>> {
     }))
 }
 
+/// The one of two threads that does not sleep: how long after the other's sleep it ran.
+#[derive(Default)]
+struct Watcher {
+    /// The last sleep that it saw.
+    seen: u64,
+    /// Cycles.
+    samples: Vec<u64>,
+}
+
+impl Watcher {
+    /// Sees the other's last sleep, `now`. Before `from` the two were not scheduled yet, and ran as
+    /// Linux had them: those sleeps are no samples.
+    fn look(&mut self, asleep: u64, from: u64, now: impl FnOnce() -> u64) {
+        if asleep != self.seen && asleep > from {
+            self.samples.push(now().saturating_sub(asleep));
+        }
+        self.seen = asleep;
+    }
+
+    /// The median, us.
+    fn median(&self, clock: Clock) -> Option<f64> {
+        let micros = |&cycles: &u64| clock.to_nanos(Cycles(cycles)) as f64 / 1e3;
+        median(&self.samples.iter().map(micros).collect::<Vec<_>>())
+    }
+}
+
 /// Two threads: one says when it goes to sleep, and the other sees how long ago that was when it
 /// runs again. The median, us.
 fn sleeps(config: Config, length: Duration) -> Result<Option<f64>> {
@@ -128,6 +157,8 @@ fn sleeps(config: Config, length: Duration) -> Result<Option<f64>> {
         Arc::new(AtomicU64::new(0)),
         Arc::new(AtomicBool::new(false)),
     );
+    // When both are scheduled: not yet.
+    let scheduled = Arc::new(AtomicU64::new(u64::MAX));
     let (told, tids) = mpsc::channel();
     let end = Instant::now() + length + AROUND;
     let sleeper = {
@@ -146,32 +177,50 @@ fn sleeps(config: Config, length: Duration) -> Result<Option<f64>> {
     };
     let watcher = {
         let (since, stop) = (Arc::clone(&asleep_since), Arc::clone(&stop));
+        let scheduled = Arc::clone(&scheduled);
         thread::spawn(move || {
             let _ = told.send((1, tid()));
-            let (clock, mut seen, mut samples) = (Clock::get(), 0, Vec::with_capacity(1 << 14));
-            while !stop.load(Relaxed) && Instant::now() < end && samples.len() < 1 << 14 {
-                let asleep = since.load(Relaxed);
-                if asleep != seen {
-                    let elapsed = Cycles::now().since(Cycles(asleep));
-                    samples.push(clock.to_nanos(elapsed) as f64 / 1e3);
-                    seen = asleep;
-                }
+            let mut watcher = Watcher::default();
+            watcher.samples.reserve(MOST);
+            while !stop.load(Relaxed) && Instant::now() < end && watcher.samples.len() < MOST {
+                let from = scheduled.load(Relaxed);
+                watcher.look(since.load(Relaxed), from, || Cycles::now().0);
             }
-            samples
+            watcher
         })
     };
     let mut both = [tids.recv()?, tids.recv()?];
     both.sort_unstable();
     let targets = both.map(|(_, tid)| Target::Thread(tid));
     let elevation = Elevation::start(config, &targets, None)?;
+    scheduled.store(Cycles::now().0, Relaxed);
     thread::sleep(length);
     stop.store(true, Relaxed);
     elevation.stop()?;
     sleeper.join().ok().context("the sleeper panicked")?;
-    let samples = watcher.join().ok().context("the watcher panicked")?;
-    Ok(median(&samples))
+    let watcher = watcher.join().ok().context("the watcher panicked")?;
+    Ok(watcher.median(Clock::get()))
 }
 
 fn tid() -> u32 {
     rustix::thread::gettid().as_raw_pid().cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_from_before_both_were_scheduled_are_no_samples() {
+        let mut watcher = Watcher::default();
+        watcher.look(10, u64::MAX, || 1000);
+        assert!(watcher.samples.is_empty());
+        // One from before that is noticed only then.
+        watcher.look(20, 30, || 1000);
+        assert!(watcher.samples.is_empty());
+        for now in [45, 50] {
+            watcher.look(40, 30, || now);
+        }
+        assert_eq!(watcher.samples, [5], "each sleep once");
+    }
 }

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use shinjuku_elevate::{Config, Table, Target};
 
-use super::delay::patterns;
+use super::delay::{Scheduled, patterns};
+use super::turns::Turns;
 use super::{AROUND, Bench, Moment, elevate, start_part};
 use crate::harness::Runs;
 
@@ -84,9 +85,17 @@ fn events(config: Config, length: Duration, directory: &Path, stop: &AtomicBool)
         .iter()
         .map(|process| Target::Process(process.child.id()))
         .collect();
+    let scheduled = Scheduled::by(&config);
     let elevation = elevate(config, &targets)?;
     moment.check()?;
-    let events = all.swap_remove(0).result(seconds, stop)?;
-    elevation.stop()?;
+    let mut all = all.into_iter();
+    let events = all.next().context("A was started")?;
+    let events = events.result(seconds, stop)?;
+    // B ends by itself, as A does.
+    for busy in all {
+        let _: Turns = busy.result(seconds, stop)?;
+    }
+    scheduled.check()?;
+    scheduled.check_turns(&elevation.stop()?)?;
     Ok(events)
 }

@@ -93,7 +93,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Vec<Load>> {
             |(_, threshold), seed| serve(*threshold, Some(rate), seed).map(Some),
         )?;
         let class = |class: usize| {
-            let of = |runs: &Runs<Vec<Served>>| runs.map(|served| served.get(class).copied());
+            let of = |runs: &Runs<Vec<Served>>| runs.map(|served| served.get(class).cloned());
             runs.iter().map(of).collect()
         };
         measured.push(Load {
