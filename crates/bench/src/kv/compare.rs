@@ -338,7 +338,9 @@ fn highest_share(results: &ScenarioResults) -> f64 {
     shares.fold(0.0, f64::max)
 }
 
-/// The highest load within the bound, with all lower ones within it: its share and rate.
+/// The highest load within the bound, with all lower ones within it: its share and rate. There is
+/// none where errors or losses leave open whether a load is within it: an end of the row there
+/// would make the other contender look better than it is.
 fn highest_within(
     results: &ScenarioResults,
     contender: &str,
@@ -353,14 +355,20 @@ fn highest_within(
         })
         .collect();
     loads.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let keeps = |cell: &Cell| {
+    let mut highest = None;
+    for (share, cell) in loads {
         let saturated = cell.point.marks.contains(&Mark::Saturated);
-        let is_sound = is_whole(cell) && !is_late(cell);
-        !saturated && is_sound && get_p99(cell).is_some_and(|p99| p99 <= slo_us)
-    };
-    let within = loads.iter().take_while(|(_, cell)| keeps(cell));
-    let highest = within.last();
-    Ok(highest.map(|(share, cell)| (*share, cell.point.offered_rps)))
+        let is_within = !saturated && get_p99(cell).is_some_and(|p99| p99 <= slo_us);
+        if is_late(cell) {
+            return Err(Late);
+        } else if !is_within {
+            break;
+        } else if !is_whole(cell) {
+            return Ok(None);
+        }
+        highest = Some((share, cell.point.offered_rps));
+    }
+    Ok(highest)
 }
 
 #[cfg(test)]
@@ -430,6 +438,39 @@ mod tests {
         let targets = targets(&[results], 200.0);
         let missed = |one: &&Target| one.verdict == Verdict::Missed;
         assert_eq!(targets.iter().filter(missed).count(), 1);
+    }
+
+    #[test]
+    fn a_load_of_which_nothing_is_known_takes_its_seed_from_both() {
+        let compared = |mark: Option<Mark>, p99: f64| {
+            let mut cells = Vec::new();
+            for seed in 1..=3 {
+                for (share, none, mq) in [(0.1, 50.0, 50.0), (0.3, p99, 50.0), (0.5, 900.0, 50.0)] {
+                    cells.push(cell("rocksdb-none", share, seed, none));
+                    cells.push(cell("rocksdb-mq", share, seed, mq));
+                }
+            }
+            let spoilt = |one: &&mut Cell| {
+                let at = Kind::Load { share: 0.3 };
+                (&*one.contender, &one.kind, one.seed) == ("rocksdb-none", &at, 2)
+            };
+            let marks = &mut cells.iter_mut().find(spoilt).unwrap().point.marks;
+            marks.extend(mark);
+            let results = scenario_results(&["rocksdb-none", "rocksdb-mq"], cells);
+            let asked = loads_within().next().unwrap();
+            let (compared, target) = asked.judge(&results, 200.0).unwrap();
+            let ratio = compared.ratio.unwrap().ratio;
+            (compared.pairs, ratio.max, target.unwrap().verdict)
+        };
+        // The row's end is known by its latency, whatever else was lost.
+        assert_eq!(compared(None, 900.0), (3, 5.0, Verdict::Met));
+        assert_eq!(compared(Some(Mark::Losses), 900.0), (3, 5.0, Verdict::Met));
+        // 0.5 over 0.3, and never over 0.1.
+        for (mark, pairs) in [(None, 3), (Some(Mark::Behind), 2), (Some(Mark::Losses), 2)] {
+            let (found, ratio, verdict) = compared(mark, 50.0);
+            assert_eq!((found, verdict), (pairs, Verdict::Missed), "{mark:?}");
+            assert!(ratio < 2.0, "{mark:?}: {ratio}");
+        }
     }
 
     #[test]
