@@ -13,7 +13,7 @@ use crate::paper::reach;
 use crate::report::{BARS, cells, figure, or_dash, point};
 
 /// The talk's limit of p99: so many mean service times (slide 8).
-const MEANS: f64 = 10.0;
+pub const MEANS: f64 = 10.0;
 /// How late the client's p99 may be, as a part of that limit.
 const LATE: f64 = 0.25;
 /// What the two lines of ratios are of.
