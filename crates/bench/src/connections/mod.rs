@@ -367,8 +367,8 @@ mod tests {
     #[test]
     fn a_server_that_falls_behind_has_no_p99() {
         let mix = SCENARIOS[0].mix().unwrap();
-        // 100 requests, each 10 us after the one before, of which the last `late` are answered 10 ms
-        // after they were due.
+        // 100 requests, each 10 us after the one before, of which the last `late` are answered
+        // 10 ms after they were due.
         let p99_us = |late: u64| {
             let record = |number: u64| Record {
                 arrival_ns: number * 10_000,
