@@ -1,6 +1,7 @@
 //! Loads within ten mean service times, ratios, and the page.
 
 use shinjuku_plot::{Figure, Series, Table, XAxis, YAxis};
+use shinjuku_workload::repeat::Spread;
 
 use super::contender::{CONTENDERS, FLOATING, IX, OURS, PARTITIONED, ZYGOS};
 use super::scenario::SCENARIOS;
@@ -12,7 +13,9 @@ use crate::paper::reach;
 use crate::report::{BARS, cells, figure, or_dash, point};
 
 /// The talk's limit of p99: so many mean service times (slide 8).
-const MEANS: f64 = 10.0;
+pub const MEANS: f64 = 10.0;
+/// How late the client's p99 may be, as a part of that limit.
+const LATE: f64 = 0.25;
 /// What the two lines of ratios are of.
 const WITHIN: &str = "load within ten means";
 const P99: &str = "p99";
@@ -28,8 +31,12 @@ const PAIRS: [[&str; 2]; 6] = [
     [OURS, ZYGOS],
 ];
 
-/// A request that is not answered at the judged load is a defect of ours, whatever the machine.
+/// A request that is not answered at the lowest load is a defect of ours, whatever the machine: no
+/// repetition may have one.
 const ANSWERED: Goal = Goal::AtMost(0.0);
+
+/// The client was late in a repetition before it reached the limit: how far it gets is not known.
+struct Late;
 
 impl Connections {
     /// Fills in what follows from the measured points.
@@ -52,34 +59,57 @@ impl AtLoad {
 }
 
 impl ScenarioResults {
+    /// The limit of p99, us.
+    fn limit_us(&self) -> f64 {
+        MEANS * self.mean_us
+    }
+
+    /// Whether so much of a latency may be the client's that it says little of the server.
+    fn is_late(&self, cell: &Cell) -> bool {
+        cell.late_p99_us > LATE * self.limit_us()
+    }
+
     /// The highest load of each repetition, per cent.
     fn within(&self, name: &str) -> Runs<f64> {
-        let runs: Vec<_> = self.loads.iter().filter_map(|load| load.of(name)).collect();
-        let repetitions = runs.iter().map(|one| one.runs.len()).min().unwrap_or(0);
-        let of_one = |number: usize| {
-            let p99 = |runs: &Runs<Cell>| runs.runs[number].as_ref()?.p99_us;
-            let points = self.loads.iter().zip(&runs);
-            let points = points.map(|(load, runs)| (load.share * 100.0, p99(runs)));
-            reach(points, MEANS * self.mean_us)
-        };
-        Runs::of(name, (0..repetitions).map(of_one))
+        let rows = self.rows(name).into_iter();
+        Runs::of(name, rows.map(|row| row.ok().flatten()))
+    }
+
+    fn rows(&self, name: &str) -> Vec<Result<Option<f64>, Late>> {
+        let runs = self.loads.iter().filter_map(|load| load.of(name));
+        let repetitions = runs.map(|one| one.runs.len()).min().unwrap_or(0);
+        (0..repetitions)
+            .map(|number| self.row(name, number))
+            .collect()
+    }
+
+    /// The highest load of one repetition, per cent.
+    fn row(&self, name: &str, number: usize) -> Result<Option<f64>, Late> {
+        let mut points = Vec::new();
+        for load in &self.loads {
+            let cell = load.of(name).and_then(|runs| runs.runs[number].as_ref());
+            if cell.is_some_and(|cell| self.is_late(cell)) {
+                return Err(Late);
+            }
+            let p99 = cell.and_then(|cell| cell.p99_us);
+            points.push((load.share * 100.0, p99));
+            if p99.is_none_or(|p99| p99 > self.limit_us()) {
+                break;
+            }
+        }
+        Ok(reach(points, self.limit_us()))
     }
 
     fn compare(&self) -> Vec<Comparison> {
         let lowest = self.loads.first().map(|load| load.share * 100.0);
         let mut compared = Vec::new();
         for [over, under] in PAIRS {
-            let loads = |name: &str| {
-                let found = Runs::named(&self.within, name);
-                found.map_or_else(Vec::new, |runs| runs.runs.clone())
-            };
+            let own: Vec<_> = self.within(over).runs;
             // Who is above the limit from the first point on counts with that point: the ratio is
             // then the least that it can be.
-            let least: Vec<_> = loads(under)
-                .into_iter()
-                .map(|load| load.or(lowest))
-                .collect();
-            let pairs = by_repetition(&loads(over), &least);
+            let least = |row: Result<Option<f64>, Late>| row.ok()?.or(lowest);
+            let least: Vec<_> = self.rows(under).into_iter().map(least).collect();
+            let pairs = by_repetition(&own, &least);
             let what = format!("{}: {WITHIN}", self.name);
             compared.push(Comparison::of(what, [over, under], &pairs, None));
         }
@@ -87,9 +117,8 @@ impl ScenarioResults {
         for [quick, slow] in PAIRS {
             let runs = judged.and_then(|load| load.of(slow).zip(load.of(quick)));
             let what = format!("{}: {P99}", self.name);
-            compared.extend(
-                runs.map(|(over, under)| over.compare(under, what, None, |one: &Cell| one.p99_us)),
-            );
+            let p99 = |one: &Cell| one.p99_us.filter(|_| !self.is_late(one));
+            compared.extend(runs.map(|(over, under)| over.compare(under, what, None, p99)));
         }
         compared
     }
@@ -104,15 +133,21 @@ impl ScenarioResults {
 
     /// Whether ours answered everything at the lowest load.
     fn answered(&self) -> Option<Target> {
-        let name = format!("{}: unanswered at the lowest load: {OURS}", self.name);
-        let left = self.loads.first()?.of(OURS)?;
-        let left = left.spread(|one| Some(one.unanswered as f64));
-        Some(Target::judged(
-            name,
-            ANSWERED,
-            left,
-            "no repetition was measured",
-        ))
+        let name = format!("{}: most unanswered at the lowest load: {OURS}", self.name);
+        let runs = self.loads.first()?.of(OURS)?;
+        let of_one = |one: &Cell| Some(one.unanswered as f64);
+        let most = runs.spread(of_one).map(|left| Spread {
+            median: left.max,
+            ..left
+        });
+        let target = Target::judged(name, ANSWERED, most, "no repetition was measured");
+        Some(match runs.lacking(of_one) {
+            0 => target,
+            failed => target.missed(format!(
+                "{failed} of {} repetitions failed",
+                runs.runs.len()
+            )),
+        })
     }
 
     fn section(&self) -> Section {
@@ -139,14 +174,32 @@ impl ScenarioResults {
         let pace = self.pace.as_ref().map(pace);
         let tables = pace.into_iter().chain([self.loads_within()]);
         let tables = tables.chain(self.loads.iter().map(table));
-        Section::new(title, tables).figures([plot])
+        Section {
+            notes: self.late_cells().into_iter().collect(),
+            ..Section::new(title, tables).figures([plot])
+        }
+    }
+
+    /// What is said of the cells that no ratio is made of.
+    fn late_cells(&self) -> Option<String> {
+        let runs = self.loads.iter().flat_map(|load| &load.contenders);
+        let cells: Vec<_> = runs.flat_map(Runs::measured).collect();
+        let late = cells.iter().filter(|cell| self.is_late(cell)).count();
+        (late > 0).then(|| {
+            format!(
+                "No ratio is made of {late} of {} repetitions of a load, in which the client's p99 of being late was above {:.0} µs, \
+                 a quarter of the limit.",
+                cells.len(),
+                LATE * self.limit_us()
+            )
+        })
     }
 
     fn loads_within(&self) -> Table {
         let mut table = Table::new(
             format!(
                 "highest load with a p99 within {:.0} µs, %; medians",
-                MEANS * self.mean_us
+                self.limit_us()
             ),
             ["", "load", "spread", "repetitions without"],
         );
@@ -355,6 +408,51 @@ mod tests {
         let results = results(&[(OURS, [None; 3]), (FLOATING, [Some(10.0); 3])]);
         assert_eq!(results.targets()[0].verdict, Verdict::Missed);
         assert_eq!(ratio(&results, WITHIN, OURS, FLOATING), None);
+    }
+
+    #[test]
+    fn nothing_is_compared_where_the_client_was_late() {
+        let mut results = results(&[
+            (FLOATING, [Some(200.0), Some(400.0), None]),
+            (OURS, [Some(30.0), Some(50.0), Some(50.0)]),
+        ]);
+        assert_eq!(ratio(&results, WITHIN, OURS, FLOATING), Some(4.0));
+        assert_eq!(results.sections()[0].notes, Vec::<String>::new());
+        let mut with = |load: usize, contender: usize, late_p99_us| {
+            let runs = &mut results.scenarios[0].loads[load].contenders[contender].runs;
+            let before = runs[0].clone();
+            runs[0].as_mut().unwrap().late_p99_us = late_p99_us;
+            results.complete();
+            let found = [
+                ratio(&results, WITHIN, OURS, FLOATING),
+                ratio(&results, P99, FLOATING, OURS),
+            ];
+            let notes = results.sections()[0].notes.len();
+            results.scenarios[0].loads[load].contenders[contender].runs[0] = before;
+            (found, notes)
+        };
+        // The limit is 100 us.
+        assert_eq!(with(0, 0, 25.0), ([Some(4.0), Some(8.0)], 0));
+        // That floating is above the limit from the first load on is not known.
+        assert_eq!(with(0, 0, 26.0), ([None, Some(8.0)], 1));
+        assert_eq!(with(1, 1, 26.0), ([None, None], 1));
+        // Floating's row has ended before.
+        assert_eq!(with(2, 0, 26.0), ([Some(4.0), Some(8.0)], 1));
+    }
+
+    #[test]
+    fn one_repetition_that_failed_or_left_requests_misses() {
+        let mut results = results(&[(OURS, [Some(10.0); 3])]);
+        let mut verdict = |runs: [Option<Option<f64>>; 3]| {
+            let runs = runs.map(|run| run.map(cell));
+            results.scenarios[0].loads[0].contenders[0].runs = runs.into();
+            results.targets()[0].verdict
+        };
+        let (good, bad) = (Some(Some(10.0)), Some(None));
+        assert_eq!(verdict([good; 3]), Verdict::Met);
+        assert_eq!(verdict([good, bad, good]), Verdict::Missed);
+        assert_eq!(verdict([good, good, None]), Verdict::Missed);
+        assert_eq!(verdict([None; 3]), Verdict::Missed);
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Measured for KeyValue {
     }
 
     fn targets(&self) -> Vec<Target> {
-        compare::targets(&self.scenarios)
+        compare::targets(&self.scenarios, self.slo_us)
     }
 
     fn sections(&self) -> Vec<Section> {

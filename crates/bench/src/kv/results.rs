@@ -85,8 +85,8 @@ pub enum Kind {
 pub struct WithinSlo {
     /// The contender's name.
     pub contender: String,
-    /// The offered load, requests per second, over repetitions; `None` if even the lowest load
-    /// measured is above the bound.
+    /// The offered load, requests per second, over repetitions; `None` if one has no such load: the
+    /// lowest is above the bound, or it is not known of one whether it is.
     pub rps: Option<Spread>,
     /// Whether even the highest load measured keeps within it: then it could be more.
     pub at_the_end: bool,
