@@ -98,8 +98,8 @@ pub struct Hop {
     _namespaces: [Namespace; 3],
 }
 
-/// What the server is told. All hops' servers are on one core: only that of the hop that is measured
-/// polls.
+/// What the server is told. All hops' servers are on one core, where only that of the hop that is
+/// measured polls.
 #[derive(Debug, Default)]
 struct Orders {
     serve: AtomicBool,
