@@ -29,7 +29,7 @@ const STATION: usize = size_of::<Station>();
 const SETTINGS: usize = size_of::<Settings>();
 const INJECTION: usize = size_of::<Injection>();
 const BUCKET: usize = WAYS * size_of::<u64>();
-/// Buckets that one run of the program sweeps: some microseconds of a core.
+/// Buckets that one run of the program sweeps: few, so that a run is short.
 const SWEPT_AT_ONCE: u32 = 256;
 
 /// How an interface runs the program.
